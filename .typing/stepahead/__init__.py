@@ -1,0 +1,1 @@
+../../engine/public/__init__.py
