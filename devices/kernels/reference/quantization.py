@@ -118,7 +118,7 @@ def _groups(x: Tensor, group: int) -> Tensor:
     """`x` [..., n] in float32 as [..., n / group, group]."""
     if x.shape[-1] % group:
         raise ValueError(f"last dimension {x.shape[-1]} is not a multiple of the quantization group {group}")
-    return x.to(torch.float32).unflatten(-1, (-1, group))
+    return x.to(torch.float32).reshape(*x.shape[:-1], x.shape[-1] // group, group)
 
 
 def _fp8_scale(grouped: Tensor) -> Tensor:
