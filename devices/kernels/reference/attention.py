@@ -1,0 +1,96 @@
+"""Attention of many query heads over one shared vector per position (model_spec 2.5).
+
+The vector is key and value at once, so a row's keys are gathered once and serve all heads. A row sees two sets:
+its sliding window and the compressed entries its indexer chose; they come from two pools and are named by two
+index lists, padded with -1. One softmax runs over both and over a sink logit that takes probability and gives
+no value.
+
+Each row gathers its own keys, so a row's result does not depend on which rows share the call: prefill chunks
+and decode rows mix freely. The price is that neighbouring prefill rows gather overlapping windows again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .norm import wide_dtype
+
+KEY_TILE = 64
+"""Keys over which the publisher's kernel keeps one running maximum (model_spec 2.5, level N1)."""
+
+
+def sparse_attention(
+    query_rows_heads_dim: Tensor,
+    window_pool: Tensor,
+    window_index: Tensor,
+    entry_pool: Tensor | None,
+    entry_index: Tensor | None,
+    sink_heads: Tensor,
+    scale: float,
+    *,
+    round_probabilities: bool = False,
+) -> Tensor:
+    """Attention outputs `[rows, heads, dim]` in the type of the queries; rows without keys give zero.
+
+    Pools are `[slots, dim]`; indices are `[rows, keys]` into them, -1 for no key. With `round_probabilities`
+    the probabilities are rounded to the query type tile by tile before the value product, as in the
+    publisher's low-precision kernel; the denominator keeps the unrounded ones.
+    """
+    keys, bias = _gather(window_pool, window_index, wide_dtype(query_rows_heads_dim.dtype))
+    if entry_pool is not None and entry_index is not None:
+        entries, entry_bias = _gather(entry_pool, entry_index, bias.dtype)
+        keys = torch.cat((keys, entries), dim=1)
+        bias = torch.cat((bias, entry_bias), dim=1)
+    query = query_rows_heads_dim.to(bias.dtype)
+    keys = keys.to(bias.dtype)
+    scores = torch.baddbmm(bias.unsqueeze(1), query, keys.transpose(1, 2), alpha=scale)
+    sink = sink_heads.to(bias.dtype)
+    if round_probabilities:
+        return _tiled_average(scores, keys, sink, query_rows_heads_dim.dtype)
+    return _weighted_average(scores, keys, sink).to(query_rows_heads_dim.dtype)
+
+
+def _gather(pool: Tensor, index_rows_keys: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys `[rows, keys, dim]` and an additive mask `[rows, keys]`: 0 where there is a key, else -inf."""
+    rows, count = index_rows_keys.shape
+    missing = index_rows_keys < 0
+    keys = pool.index_select(0, index_rows_keys.clamp(min=0).view(-1)).view(rows, count, -1)
+    bias = torch.zeros(missing.shape, dtype=dtype, device=missing.device).masked_fill_(missing, -torch.inf)
+    return keys, bias
+
+
+def _weighted_average(scores: Tensor, keys: Tensor, sink_heads: Tensor) -> Tensor:
+    """The sink bounds the maximum from below, so a row without keys divides by exp(0), never by zero.
+
+    A sink of -inf switches the sink off; then only a row that has a key keeps a finite maximum, and the
+    clamp turns the others' -inf into a value whose exponentials are still zero.
+    """
+    top = torch.maximum(scores.amax(-1), sink_heads).clamp_(min=torch.finfo(scores.dtype).min)
+    weights = torch.exp(scores - top.unsqueeze(-1))
+    total = weights.sum(-1) + torch.exp(sink_heads - top)
+    return torch.bmm(weights, keys) / total.clamp_(min=torch.finfo(scores.dtype).tiny).unsqueeze(-1)
+
+
+def _tiled_average(scores: Tensor, keys: Tensor, sink_heads: Tensor, narrow: torch.dtype) -> Tensor:
+    """The publisher's order of rounding: a running maximum over tiles of keys, probabilities rounded per tile."""
+    lowest = torch.finfo(scores.dtype).min
+    top = torch.full_like(scores[..., 0], lowest)
+    total = torch.zeros_like(top)
+    value = torch.zeros(*top.shape, keys.shape[-1], dtype=scores.dtype, device=scores.device)
+    for start in range(0, scores.shape[-1], KEY_TILE):
+        tile = scores[..., start : start + KEY_TILE]
+        new_top = torch.maximum(top, tile.amax(-1))
+        fade = torch.exp(top - new_top)
+        weights = torch.exp(tile - new_top.unsqueeze(-1))
+        total = total * fade + weights.sum(-1)
+        rounded = weights.to(narrow).to(scores.dtype)
+        tile_value = torch.bmm(rounded, keys[:, start : start + KEY_TILE])
+        value = value * fade.unsqueeze(-1) + tile_value
+        top = new_top
+    # The sink joins the denominator last; relative to the larger of both maxima neither term overflows.
+    peak = torch.maximum(top, sink_heads)
+    fade = torch.exp(top - peak)
+    total = total * fade + torch.exp(sink_heads - peak)
+    smallest = torch.finfo(scores.dtype).tiny
+    return (value * (fade / total.clamp_(min=smallest)).unsqueeze(-1)).to(narrow)

@@ -1,0 +1,92 @@
+"""Manifold-constrained hyper-connections: four residual streams instead of one (model_spec 2.2).
+
+Each sublayer reads one mixture of the streams and writes its result back into all of them, while the streams
+exchange among themselves through a nearly doubly stochastic matrix. The coefficients depend on the streams.
+The V4.1 variant is *shifted*: the reading weights of a sublayer were computed by the sublayer before it.
+
+Sinkhorn's alternating normalisations are many tiny operations; on a CPU their dispatch, not their arithmetic,
+was half of a decode step. Matrices are kept flat, and one product with a block matrix of ones yields a sum that
+is already broadcast to every element it divides: two operations a half-step where the textbook form has three.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .norm import mean_square_rsqrt
+
+
+class SumMatrices(NamedTuple):
+    """Products with these `[copies**2, copies**2]` matrices sum a flat matrix along one index and repeat it."""
+
+    over_destinations: Tensor
+    over_sources: Tensor
+
+
+def sum_matrices(copies: int, dtype: torch.dtype, device: torch.device) -> SumMatrices:
+    ones = torch.ones(copies, copies, dtype=dtype, device=device)
+    eye = torch.eye(copies, dtype=dtype, device=device)
+    return SumMatrices(torch.kron(eye, ones), torch.kron(ones, eye))
+
+
+def sinkhorn(logits_rows_flat: Tensor, sums: SumMatrices, iterations: int, eps: float) -> Tensor:
+    """Make each matrix nearly doubly stochastic; sources last, so columns sum to 1 within about `eps`.
+
+    Input is `[rows, copies**2]`, source index first; the result is `[rows, source, destination]`.
+    """
+    rows = logits_rows_flat.shape[0]
+    copies = math.isqrt(logits_rows_flat.shape[1])
+    floor = sums.over_sources.new_full((1, 1), eps)
+    flat = logits_rows_flat.view(rows, copies, copies).softmax(-1).add_(eps).view(rows, -1)
+    flat = flat / torch.addmm(floor, flat, sums.over_sources)
+    for _ in range(iterations - 1):
+        flat = flat / torch.addmm(floor, flat, sums.over_destinations)
+        flat = flat / torch.addmm(floor, flat, sums.over_sources)
+    return flat.view(rows, copies, copies)
+
+
+def mixes(
+    streams_rows_copies_dim: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale_per_coefficient: Tensor,
+    sums: SumMatrices,
+    *,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients of one sublayer from the streams at its input: `pre`, `post` `[rows, copies]`, `comb`
+    `[rows, source, destination]`, all in the type of `mix_weight`.
+
+    `mix_weight` is `[(2 + copies) * copies, copies * dim]`; `scale_per_coefficient` repeats the three published
+    scales over the coefficients they belong to.
+    """
+    copies = streams_rows_copies_dim.shape[1]
+    flat = streams_rows_copies_dim.flatten(1).to(mix_weight.dtype)
+    raw = torch.mm(flat, mix_weight.t()) * mean_square_rsqrt(flat, norm_eps)
+    raw = torch.addcmul(base, raw, scale_per_coefficient)
+    pre, post = raw[:, : 2 * copies].sigmoid().split(copies, dim=1)
+    comb = sinkhorn(raw[:, 2 * copies :].contiguous(), sums, iterations, hc_eps)
+    return pre + hc_eps, post * 2, comb
+
+
+def contract(streams_rows_copies_dim: Tensor, pre_rows_copies: Tensor) -> Tensor:
+    """The input of a sublayer, `[rows, dim]`: the streams weighted by `pre`, rounded once."""
+    wide = streams_rows_copies_dim.to(pre_rows_copies.dtype)
+    mixed = torch.bmm(pre_rows_copies.unsqueeze(1), wide).squeeze(1)
+    return mixed.to(streams_rows_copies_dim.dtype)
+
+
+def expand(
+    output_rows_dim: Tensor, streams_rows_copies_dim: Tensor, post_rows_copies: Tensor, comb: Tensor
+) -> Tensor:
+    """New streams: `post[j] * output + sum_i comb[i, j] * streams[i]`, rounded once."""
+    wide = comb.dtype
+    written = post_rows_copies.unsqueeze(-1) * output_rows_dim.to(wide).unsqueeze(1)
+    streams = torch.baddbmm(written, comb.transpose(1, 2), streams_rows_copies_dim.to(wide))
+    return streams.to(streams_rows_copies_dim.dtype)
