@@ -1,132 +1,222 @@
-"""The typed configuration of a DeepSeek-V4.1 model: what `config.json` says, checked once and frozen.
+"""From `config.json` to a checked `ModelConfig` and back.
 
-A Hugging Face `config.json` nests the language model under `text_config` and the vision tower under
-`vision_config`. `ModelConfig` flattens the language model (its fields keep their published names, so that a
-reader of the publisher's files finds them) and keeps the vision tower as `vision`. Nothing else in the project
-reads the JSON: a field that is not here is not used.
+Three kinds of fields exist. Some are free and end up in `ModelConfig`; some have one legal value (the
+formulas of this engine are written for it), are checked and forgotten; the rest of a document is not ours and
+is ignored. The alternative, accepting any document and failing in a matrix product, names no field.
 
-Source of every meaning and rule: model_spec sections 1.1 to 1.6.
+Source: model_spec 1.1 to 1.6. `ModelConfig` and its rules live in `config_types` and `config_rules`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import msgspec
+from msgspec.structs import FieldInfo
+
+from .config_rules import check_rules
+from .config_types import ConfigError, ModelConfig, RopeScaling, VisionConfig
+
+__all__ = [
+    "ConfigError",
+    "ModelConfig",
+    "RopeScaling",
+    "VisionConfig",
+    "load_config",
+    "parse_config",
+    "to_document",
+]
+
+_ARCHITECTURE = "DeepseekV41ForCausalLM"
+_TOP_LEVEL = ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id", "tokenizer_compatibility")
+
+_FIXED_TOP: dict[str, Any] = {
+    "architectures": [_ARCHITECTURE],
+    "model_type": "deepseek_v41",
+    "dtype": "bfloat16",
+}
+_FIXED_TEXT: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "scoring_func": "sqrtsoftplus",
+    "topk_method": "noaux_tc",
+    "norm_topk_prob": True,
+}
+_FIXED_TEXT_OPTIONAL: dict[str, Any] = {"attention_dropout": 0.0, "dspark_target_attn_input": True}
+_FIXED_QUANTIZATION: dict[str, Any] = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [32, 32],
+    "scale_fmt": "ue8m0",
+    "expert_dtype": "fp4",
+}
+
+# Published fields that may be absent although ModelConfig has no default for them.
+_ABSENT: dict[str, Any] = {
+    "rope_scaling": None,
+    "candidate_source_layer_id": None,
+    "candidate_topk_blocks": 0,
+    "candidate_block_size": 0,
+}
+
+_KIND_PHRASES: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    int | None: "an integer or null",
+    float | None: "a number or null",
+    tuple[int, ...]: "a list of integers",
+    RopeScaling | None: "an object or null",
+}
 
 
-class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """YaRN parameters, applied to layers with compressed keys only (model_spec 2.3)."""
+def load_config(path: str | Path) -> ModelConfig:
+    """Read a `config.json`, or the one inside a checkpoint directory.
 
-    factor: float
-    beta_fast: float
-    beta_slow: float
-    original_max_position_embeddings: int
-
-
-class VisionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Dimensions of the vision encoder and of its projector (model_spec 1.4, 6)."""
-
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    intermediate_size: int
-    patch_size: int
-    rope_theta: float
-    downsample_ratio: int
-    max_image_tokens: int
-    min_pixels: int
-    max_wh_ratio: float | None = None
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+    Raises `ConfigError` for a document this engine cannot run and `FileNotFoundError` without one.
+    """
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        document = msgspec.json.decode(file.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ConfigError(str(file), str(error), "a JSON document") from error
+    return parse_config(document)
 
 
-class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One DeepSeek-V4.1 model. Build it with `parse_config` or `load_config`, which check every rule."""
+def parse_config(document: Mapping[str, Any]) -> ModelConfig:
+    """A checked configuration from a Hugging Face `config.json`; `ConfigError` names the first problem."""
+    top = _section(document, "")
+    _check_fixed(top, "", _FIXED_TOP)
+    _check_fixed(
+        _section(_required(top, "", "quantization_config"), "quantization_config."),
+        "quantization_config.",
+        _FIXED_QUANTIZATION,
+    )
+    text = dict(_section(_required(top, "", "text_config"), "text_config."))
+    _check_fixed(text, "text_config.", _FIXED_TEXT)
+    _check_fixed(text, "text_config.", _FIXED_TEXT_OPTIONAL, optional=True)
+    _check_shifted(text)
+    _fill_absent(text)
+    values = {}
+    for field in msgspec.structs.fields(ModelConfig):
+        if field.name == "vision":
+            continue
+        prefix, section = ("", top) if field.name in _TOP_LEVEL else ("text_config.", text)
+        values[field.name] = _value(section, prefix, field)
+    values["vision"] = _vision(top)
+    config = ModelConfig(**values)
+    check_rules(config)
+    return config
 
-    # Token ids with a meaning.
-    bos_token_id: int
-    eos_token_id: int
-    pad_token_id: int
-    image_token_id: int | None = None
-    tokenizer_compatibility: str = "release"
 
-    # The trunk.
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    max_position_embeddings: int
-    rms_norm_eps: float
+def to_document(config: ModelConfig) -> dict[str, Any]:
+    """The Hugging Face `config.json` of a configuration, which `parse_config` turns back into it."""
+    flat = msgspec.to_builtins(config)
+    vision = flat.pop("vision")
+    top = {name: flat.pop(name) for name in _TOP_LEVEL}
+    scaling = flat.pop("rope_scaling")
+    text = {
+        "model_type": "deepseek_v41_text",
+        **flat,
+        **_FIXED_TEXT,
+        **_FIXED_TEXT_OPTIONAL,
+        "hc_shifted": True,
+    }
+    text["rope_scaling"] = None if scaling is None else {"rope_type": "yarn", **scaling}
+    document = {**_FIXED_TOP, **top, "quantization_config": _FIXED_QUANTIZATION, "text_config": text}
+    if vision is not None:
+        document["vision_config"] = {"model_type": "deepseek_v41_vision", **vision}
+    return document
 
-    # Attention: one shared key-value vector per position (model_spec 2.4, 2.5).
-    num_attention_heads: int
-    head_dim: int
-    qk_rope_head_dim: int
-    q_lora_rank: int
-    o_lora_rank: int
-    o_groups: int
-    sliding_window: int
-    rope_theta: float
-    compress_rope_theta: float
-    rope_scaling: RopeScaling | None
 
-    # Compressed keys and their indexer (2.6, 2.7).
-    compress_ratios: tuple[int, ...]
-    kv_source_layer_ids: tuple[int, ...]
-    index_source_layer_ids: tuple[int, ...]
-    index_k_source_layer_ids: tuple[int, ...]
-    index_n_heads: int
-    index_head_dim: int
-    index_topk: int
-    candidate_source_layer_id: int | None
-    candidate_topk_blocks: int
-    candidate_block_size: int
+def _section(value: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(path.rstrip(".") or "config.json", value, "an object")
+    return value
 
-    # Hyper-connections (2.2).
-    hc_mult: int
-    hc_sinkhorn_iters: int
-    hc_eps: float
 
-    # Mixture of experts (2.9).
-    n_routed_experts: int
-    num_experts_per_tok: int
-    n_shared_experts: int
-    moe_intermediate_size: int
-    routed_scaling_factor: float
-    swiglu_limit: float
+def _required(section: Mapping[str, Any], prefix: str, name: str, allowed: str = "an object") -> Any:
+    if name not in section:
+        raise ConfigError(prefix + name, None, allowed, missing=True)
+    return section[name]
 
-    # Engram memory (2.11); empty ids mean no memory.
-    engram_layer_ids: tuple[int, ...] = ()
-    engram_num_embeddings: tuple[int, ...] = ()
-    engram_max_ngram_size: int = 4
-    engram_vocab_size: int = 0
-    engram_n_heads: int = 0
-    engram_head_dim: int = 0
-    engram_pad_token_id: int = 0
-    engram_compressed_vocab_size: int = 0
 
-    # The DSpark draft block (3); zero layers mean no drafts.
-    num_nextn_predict_layers: int = 0
-    dspark_block_size: int = 0
-    dspark_noise_token_id: int = 0
-    dspark_target_layer_ids: tuple[int, ...] = ()
-    dspark_markov_rank: int = 0
-    dspark_n_routed_experts: int = 0
-    dspark_num_experts_per_tok: int = 0
+def _check_fixed(
+    section: Mapping[str, Any], prefix: str, fixed: dict[str, Any], optional: bool = False
+) -> None:
+    for name, expected in fixed.items():
+        if optional and name not in section:
+            continue
+        value = _required(section, prefix, name, f"only {expected!r}")
+        # 1 == True in Python, but a flag that is a number is a mistake worth showing.
+        if value != expected or isinstance(value, bool) != isinstance(expected, bool):
+            raise ConfigError(prefix + name, value, f"only {expected!r}")
 
-    use_fp4_sparse_kv: bool = True
-    vision: VisionConfig | None = None
 
-    @property
-    def n_prefill_layer(self) -> int | None:
-        """First consumer layer: the first whose ratio is 1 (1.5); None when the model has no such layer."""
-        return next((i for i, r in enumerate(self.compress_ratios[: self.num_hidden_layers]) if r == 1), None)
+def _check_shifted(text: Mapping[str, Any]) -> None:
+    shifted = text.get("hc_shifted", True)
+    if shifted is not True:
+        allowed = (
+            "true or absent: false is the V4 form of hyper-connections, which V4.1 checkpoints do not use"
+        )
+        raise ConfigError("text_config.hc_shifted", shifted, allowed)
 
-    @property
-    def mix_size(self) -> int:
-        """Rows of a hyper-connection mixing matrix: pre, post and comb coefficients of `hc_mult` copies."""
-        return (2 + self.hc_mult) * self.hc_mult
 
-    @property
-    def engram_rows_per_token(self) -> int:
-        return (self.engram_max_ngram_size - 1) * self.engram_n_heads
+def _fill_absent(text: dict[str, Any]) -> None:
+    """Drop the fields of parts that are switched off, and give absent fields their defaults."""
+    switches = {
+        "candidate_": "candidate_source_layer_id",
+        "engram_": "engram_layer_ids",
+        "dspark_": "num_nextn_predict_layers",
+    }
+    for prefix, switch in switches.items():
+        # Layer id 0 is a legal candidate source; an empty list and zero layers mean "off".
+        off = text.get(switch) is None or (text[switch] in ([], 0) and prefix != "candidate_")
+        for name in [name for name in text if off and name.startswith(prefix)]:
+            del text[name]
+    for name, default in _ABSENT.items():
+        text.setdefault(name, default)
+    if text.get("index_k_source_layer_ids") is None and "kv_source_layer_ids" in text:
+        text["index_k_source_layer_ids"] = text["kv_source_layer_ids"]
+
+
+def _value(section: Mapping[str, Any], prefix: str, field: FieldInfo) -> Any:
+    if section.get(field.name) is None and not field.required:
+        return field.default
+    allowed = _KIND_PHRASES[field.type]
+    value = _required(section, prefix, field.name, allowed)
+    if field.name == "rope_scaling" and value is not None:
+        return _rope_scaling(_section(value, "text_config.rope_scaling."))
+    return _convert(value, field.type, prefix + field.name)
+
+
+def _rope_scaling(section: Mapping[str, Any]) -> RopeScaling:
+    prefix = "text_config.rope_scaling."
+    _check_fixed(section, prefix, {"rope_type": "yarn"})
+    fields = msgspec.structs.fields(RopeScaling)
+    return RopeScaling(**{field.name: _value(section, prefix, field) for field in fields})
+
+
+def _vision(top: Mapping[str, Any]) -> VisionConfig | None:
+    if top.get("vision_config") is None:
+        return None
+    section = _section(top["vision_config"], "vision_config.")
+    fields = msgspec.structs.fields(VisionConfig)
+    return VisionConfig(**{field.name: _value(section, "vision_config.", field) for field in fields})
+
+
+def _convert(value: object, kind: Any, path: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(path, value, _KIND_PHRASES[kind]) from error
+
+
+def _describe(kind: Any) -> str:
+    return _KIND_PHRASES[kind]

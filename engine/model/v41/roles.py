@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from .config import ModelConfig
+from .config_types import ModelConfig
 
 
 class Selection(Enum):
