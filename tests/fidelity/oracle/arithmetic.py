@@ -7,9 +7,12 @@ memory layouts.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-Array = np.ndarray
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:

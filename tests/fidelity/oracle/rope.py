@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from stepahead.engine.model.v41.config import ModelConfig
 
-Array = np.ndarray
+from .arithmetic import Array
 
 
 def plain_frequencies(base: float, rotary_dim: int) -> list[float]:
