@@ -1,0 +1,201 @@
+"""Compressed keys: who writes them, and which of them a row attends to (model_spec 2.6, 2.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stepahead.devices.kernels.reference import indexer
+from stepahead.devices.kernels.reference.compressor import pool_group
+from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
+from stepahead.devices.kernels.reference.rotary import rotate_
+
+from .caches import Caches
+from .config import ModelConfig
+from .numerics import Numerics
+from .roles import LayerRole
+from .rows import Rows, Tiles, entry_slots
+from .step import Probe, StepIndex
+from .weights import CompressorWeights, IndexerWeights
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The top-k of one index source: entry numbers for people, pool slots for attention. -1 where none."""
+
+    entries: Tensor  # [rows, index_topk] or fewer, ascending
+    slots: Tensor
+
+
+@dataclass
+class Selections:
+    """What the layers of one forward publish to later layers. Never kept across steps: it depends on queries."""
+
+    latest: Chosen | None = None
+    candidate_blocks: Tensor | None = None  # [rows, blocks], -1 padded; None while every block is a candidate
+
+
+class Compressor:
+    """Pools positions into entries and writes entries and index keys of one source layer."""
+
+    def __init__(
+        self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: CompressorWeights
+    ) -> None:
+        self._config, self._numerics, self._role, self._weights = config, numerics, role, weights
+
+    def store(self, inputs_rows_dim: Tensor, step: StepIndex, caches: Caches) -> Tensor:
+        """Write the entries that the rows complete; return the latents `[rows, head_dim]` before rotation.
+
+        Every row computes a latent, also one that completes no group: the shape must not depend on positions.
+        The store index sends those to scratch.
+        """
+        latent = self._latent(inputs_rows_dim, step, caches)
+        ratio = self._role.ratio
+        rotated = rotate_(latent.clone(), step.entry_turns[ratio])
+        entries = self._numerics.compressed_entry(rotated)
+        caches.entries[self._role.layer_id].index_copy_(0, step.entries[ratio].store, entries)
+        return latent
+
+    def _latent(self, inputs: Tensor, step: StepIndex, caches: Caches) -> Tensor:
+        eps = self._config.rms_norm_eps
+        if self._role.ratio == 1:
+            return rms_norm(functional.linear(inputs, self._weights.value_gate), self._weights.norm, eps)
+        value_gate = wide_linear(inputs, self._weights.value_gate)
+        index = step.groups[self._role.ratio]
+        pool = caches.groups[self._role.layer_id]
+        rows = value_gate.shape[0]
+        pool[index.staging : index.staging + rows] = value_gate
+        members = pool[index.gather.clamp(min=0)]
+        values, gates = members.chunk(2, dim=-1)
+        pooled = pool_group(values, gates).to(self._numerics.dtype)
+        pool.index_copy_(0, index.store, value_gate)
+        return rms_norm(pooled, self._weights.norm, eps)
+
+
+class Indexer:
+    """Chooses entries for the rows of one index source layer; writes index keys where it owns them."""
+
+    def __init__(
+        self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: IndexerWeights
+    ) -> None:
+        self._config, self._numerics, self._role, self._weights = config, numerics, role, weights
+        self._head_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
+
+    def store_key(self, latent_rows_dim: Tensor, step: StepIndex, caches: Caches) -> None:
+        if self._weights.key is None or self._weights.key_norm is None:
+            return
+        ratio = self._role.ratio
+        projected = functional.linear(latent_rows_dim, self._weights.key)
+        normed = rms_norm(projected, self._weights.key_norm, self._config.rms_norm_eps)
+        key = self._numerics.index_vector(rotate_(normed, step.entry_turns[ratio]))
+        pool = caches.index_keys[self._role.layer_id]
+        pool.view(-1, pool.shape[-1]).index_copy_(0, step.entries[ratio].store, key)
+
+    def choose(
+        self,
+        inputs_rows_dim: Tensor,
+        query_latent: Tensor,
+        step: StepIndex,
+        caches: Caches,
+        selections: Selections,
+        probe: Probe | None,
+    ) -> Chosen:
+        """Pick the best `index_topk` visible entries of each row, all of them while they are that few."""
+        index = step.entries[self._role.ratio]
+        available = step.block_table.shape[1] * index.per_block
+        if available <= self._config.index_topk and not self._publishes_candidates(available):
+            entries = _visible_entries(index.visible, available)
+        else:
+            entries = self._best(inputs_rows_dim, query_latent, step, caches, selections, probe)
+        return Chosen(entries, entry_slots(entries, step.rows, step.block_table, index.per_block))
+
+    def _publishes_candidates(self, available: int) -> bool:
+        blocks = -(-available // self._config.candidate_block_size)
+        return self._role.is_candidate_source and blocks > self._config.candidate_topk_blocks
+
+    def _best(
+        self,
+        inputs: Tensor,
+        query_latent: Tensor,
+        step: StepIndex,
+        caches: Caches,
+        selections: Selections,
+        probe: Probe | None,
+    ) -> Tensor:
+        query = self._query(query_latent, step)
+        head_weights = functional.linear(inputs, self._weights.head_weights) * self._head_scale
+        if self._role.uses_candidates and selections.candidate_blocks is not None:
+            return self._best_candidates(query, head_weights, step, caches, selections.candidate_blocks)
+        scores = self._all_scores(query, head_weights, step, caches)
+        if self._publishes_candidates(scores.shape[1]):
+            selections.candidate_blocks = indexer.select_blocks(
+                scores,
+                step.entries[self._role.ratio].visible,
+                self._config.candidate_block_size,
+                self._config.candidate_topk_blocks,
+            )
+            if probe is not None:
+                probe("candidate_blocks", self._role.layer_id, selections.candidate_blocks)
+        return indexer.select_topk(scores, self._config.index_topk)
+
+    def _query(self, query_latent: Tensor, step: StepIndex) -> Tensor:
+        heads, dim = self._config.index_n_heads, self._config.index_head_dim
+        query = functional.linear(self._numerics.matmul_input(query_latent), self._weights.query)
+        query = query.view(-1, heads, dim)
+        return self._numerics.index_vector(rotate_(query, step.turns[self._role.ratio].unsqueeze(1)))
+
+    def _keys(self, caches: Caches) -> Tensor:
+        source = self._role.index_k_source
+        assert source is not None  # a layer with an indexer has a ratio, hence a source (config rules)
+        return caches.index_keys[source]
+
+    def _all_scores(self, query: Tensor, head_weights: Tensor, step: StepIndex, caches: Caches) -> Tensor:
+        """Scores of every entry of a row's sequence: `[rows, entries]`, -inf where not visible."""
+        tiles = step.rows.tiles
+        members = _tile_rows(step.rows, tiles)
+        keys = self._keys(caches)[step.block_table[tiles.sequence]].flatten(1, 2)
+        scores = indexer.index_scores(
+            query[members], keys, head_weights[members], narrow=self._numerics.quantized
+        )
+        scores = scores.flatten(0, 1)[_row_places(step.rows, tiles)]
+        entry = torch.arange(scores.shape[1], device=scores.device)
+        visible = step.entries[self._role.ratio].visible
+        return scores.masked_fill_(entry >= visible.unsqueeze(1), -torch.inf)
+
+    def _best_candidates(
+        self, query: Tensor, head_weights: Tensor, step: StepIndex, caches: Caches, blocks: Tensor
+    ) -> Tensor:
+        """The top-k among candidate blocks: a row gathers only their keys, whatever the context length."""
+        size = self._config.candidate_block_size
+        index = step.entries[self._role.ratio]
+        within = torch.arange(size, device=blocks.device)
+        entries = (blocks.unsqueeze(-1) * size + within).flatten(1)
+        hidden = (entries < 0) | (entries >= index.visible.unsqueeze(1))
+        slots = entry_slots(entries.masked_fill(hidden, 0), step.rows, step.block_table, index.per_block)
+        keys = self._keys(caches).flatten(0, 1)[slots]
+        scores = indexer.index_scores(
+            query.unsqueeze(1), keys, head_weights.unsqueeze(1), narrow=self._numerics.quantized
+        )
+        best = indexer.select_topk(scores.squeeze(1).masked_fill_(hidden, -torch.inf), self._config.index_topk)
+        return entries.gather(1, best.clamp(min=0)).masked_fill_(best < 0, -1)
+
+
+def _visible_entries(visible: Tensor, available: int) -> Tensor:
+    numbers = torch.arange(available, device=visible.device)
+    return torch.where(numbers < visible.unsqueeze(1), numbers, -1)
+
+
+def _tile_rows(rows: Rows, tiles: Tiles) -> Tensor:
+    """Row numbers `[tiles, height]`; places beyond the end of a sequence repeat rows nobody reads back."""
+    first = rows.row_start[tiles.sequence] + tiles.offset
+    members = first.unsqueeze(1) + torch.arange(tiles.rows, device=first.device)
+    return members.clamp(max=rows.count - 1)
+
+
+def _row_places(rows: Rows, tiles: Tiles) -> Tensor:
+    """Place of each row in the flattened tiles."""
+    number = torch.arange(rows.count, device=rows.sequence.device)
+    return tiles.first[rows.sequence] * tiles.rows + number - rows.row_start[rows.sequence]

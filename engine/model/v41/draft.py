@@ -1,0 +1,146 @@
+"""The DSpark draft block: three layers that guess a block of tokens in one pass (model_spec 3).
+
+The block reads keys that every target forward leaves for it (projected from the attention inputs of a few upper
+layers), plus its own rows, which see each other in both directions: the newest token, then noise. Base logits
+of all positions come at once; a low-rank Markov term then makes each guess depend on the one before, so tokens
+are chosen left to right. How they are chosen is the caller's: `DraftPass` hands out logits a position at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
+
+from .caches import Caches, window_ring
+from .compressed import Selections
+from .config import ModelConfig
+from .layer import Layer, embed
+from .numerics import Numerics
+from .rows import RingIndex, Rows, uniform_tiles
+from .step import RotaryTables, StepIndex
+from .weights import DraftWeights, ModelWeights
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """One draft round of several sequences."""
+
+    tokens: Tensor  # [sequences, block]
+    logits: Tensor  # [sequences, block, vocab], Markov-corrected, wide
+    confidence: Tensor  # [sequences, block], raw: before the sigmoid (model_spec 3.2)
+
+
+@dataclass(frozen=True)
+class DraftPass:
+    """Hidden states and base logits of one round, before any token is chosen."""
+
+    hidden: Tensor  # [sequences, block, dim], before the norm
+    base_logits: Tensor  # [sequences, block, vocab], wide
+    weights: DraftWeights
+    wide: torch.dtype
+
+    @property
+    def block(self) -> int:
+        return self.hidden.shape[1]
+
+    def logits(self, place: int, previous: Tensor) -> Tensor:
+        """Logits `[sequences, vocab]` of one place, given the token `[sequences]` before it."""
+        markov = wide_linear(self.weights.markov_embed[previous], self.weights.markov_head)
+        return self.base_logits[:, place] + markov
+
+    def confidence(self, place: int, previous: Tensor) -> Tensor:
+        """Raw confidence `[sequences]` that the draft of one place will be accepted."""
+        features = torch.cat((self.hidden[:, place], self.weights.markov_embed[previous]), dim=-1)
+        return wide_linear(features.to(self.wide), self.weights.confidence.to(self.wide)).squeeze(-1)
+
+    def greedy(self, newest: Tensor) -> Drafts:
+        """Choose the likeliest token at every place."""
+        previous = newest
+        tokens, logits, confidences = [], [], []
+        for place in range(self.block):
+            logits.append(self.logits(place, previous))
+            confidences.append(self.confidence(place, previous))
+            previous = logits[-1].argmax(-1)
+            tokens.append(previous)
+        return Drafts(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(confidences, 1))
+
+
+class DraftBlock:
+    """The draft layers over the target's embedding and head."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        weights: ModelWeights,
+        draft: DraftWeights,
+        layers: tuple[Layer, ...],
+        tables: RotaryTables,
+    ) -> None:
+        self._config, self._numerics = config, numerics
+        self._model_weights, self._weights = weights, draft
+        self._layers = layers
+        self._tables = tables
+
+    def store_main_keys(self, features_rows_targets_dim: Tensor, step: StepIndex, caches: Caches) -> None:
+        """Write every draft layer's window keys of the rows a target forward has just processed.
+
+        Rows of drafts that will be rejected write too; later rows overwrite them before anyone reads them.
+        """
+        projected = functional.linear(
+            self._numerics.matmul_input(features_rows_targets_dim), self._weights.main_projection
+        )
+        main = rms_norm(projected, self._weights.main_norm, self._config.rms_norm_eps)
+        for layer in self._layers:
+            layer.attention.store_main_key(main, step, caches)
+
+    def run(self, newest: Tensor, anchor: Tensor, state_slot: Tensor, caches: Caches) -> DraftPass:
+        """One pass for `[sequences]` newest tokens, each at position `anchor + 1`.
+
+        `anchor` is the last position the target has processed and accepted. Nothing persistent is written.
+        """
+        sequences, block = newest.shape[0], self._config.dspark_block_size
+        tokens = newest.new_full((sequences, block), self._config.dspark_noise_token_id)
+        tokens[:, 0] = newest
+        step = self._step(anchor, state_slot, caches)
+        embedded = functional.embedding(tokens.flatten(), self._model_weights.embed)
+        streams = embed(embedded, self._config.hc_mult, self._numerics.wide)
+        selections = Selections()
+        for layer in self._layers:
+            streams = layer.close(layer.open_attention(streams, None), step, caches, selections, None)
+        hidden = streams.contract()
+        normed = rms_norm(hidden, self._weights.norm, self._config.rms_norm_eps)
+        logits = wide_linear(normed, self._model_weights.head)
+        return DraftPass(
+            hidden.view(sequences, block, -1),
+            logits.view(sequences, block, -1),
+            self._weights,
+            self._numerics.wide,
+        )
+
+    def _step(self, anchor: Tensor, state_slot: Tensor, caches: Caches) -> StepIndex:
+        """All rows of a block see the same keys: the window up to the anchor, and the whole block."""
+        sequences, block = anchor.shape[0], self._config.dspark_block_size
+        device = anchor.device
+        places = torch.arange(block, device=device)
+        first = anchor + 1
+        position = (first.unsqueeze(1) + places).flatten()
+        sequence = torch.arange(sequences, device=device).repeat_interleave(block)
+        length = torch.full_like(anchor, block)
+        start = torch.arange(0, sequences * block, block, device=device)
+        rows = Rows(sequence, position, start, first, length, uniform_tiles(sequences, block, device))
+        ring = window_ring(self._config)
+        staging = caches.shape.state_slots * ring
+        seen = anchor.unsqueeze(1) - torch.arange(self._config.sliding_window - 1, -1, -1, device=device)
+        main = (state_slot.unsqueeze(1) * ring + seen % ring).masked_fill(seen < 0, -1)
+        own = staging + start.unsqueeze(1) + places
+        gather = torch.cat((main, own), dim=1).repeat_interleave(block, dim=0)
+        window = RingIndex(staging, gather, torch.zeros_like(position))
+        turns = {0: self._tables.window[position]}
+        table = torch.zeros(sequences, 1, dtype=torch.int64, device=device)
+        return StepIndex(rows, table, window, {}, {}, turns, {}, None)

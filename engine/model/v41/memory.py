@@ -1,0 +1,75 @@
+"""Engram memory: n-gram lookups added to the streams at the start of a layer (model_spec 2.11)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stepahead.devices.kernels.reference import engram
+
+from .batch import Batch
+from .config import ModelConfig
+from .engram_tables import EngramTable
+from .numerics import Numerics
+from .step import Probe
+from .weights import EngramWeights
+
+
+class Ngrams:
+    """The last few tokens of every row, mapped to the compressed vocabulary. Once a step, for all layers."""
+
+    def __init__(self, config: ModelConfig, token_map: Tensor | None, device: torch.device) -> None:
+        self._length = config.engram_max_ngram_size
+        self._token_map = token_map
+        pad = config.engram_pad_token_id
+        self._pad = token_map[pad] if token_map is not None else torch.tensor(pad, device=device)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """`[rows, ngram]`: the token itself first, then older ones; pads beyond the first non-text token."""
+        tokens = batch.token_ids
+        if batch.images is not None:
+            tokens = tokens.masked_fill(batch.images.mask, engram.NOT_TEXT)
+        rows = batch.rows
+        number = torch.arange(rows.count, device=tokens.device).unsqueeze(1)
+        distance = torch.arange(self._length, device=tokens.device)
+        before = number - rows.row_start[rows.sequence].unsqueeze(1) - distance  # negative: in the history
+        in_history = (batch.history.shape[1] + before).clamp(0, max(batch.history.shape[1] - 1, 0))
+        recent = tokens[(number - distance).clamp(min=0)]
+        ngrams = torch.where(before >= 0, recent, batch.history[rows.sequence.unsqueeze(1), in_history])
+        if self._token_map is not None:
+            mapped = self._token_map[ngrams.clamp(min=0)]
+            ngrams = torch.where(ngrams < 0, ngrams, mapped)
+        return engram.mask_ngrams(ngrams, self._pad)
+
+
+class Memory:
+    """One layer's table, its hashes, and the gate that lets its content in."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        layer_id: int,
+        weights: EngramWeights,
+        table: EngramTable,
+        device: torch.device,
+    ) -> None:
+        self._config, self._numerics, self._layer_id, self._weights = config, numerics, layer_id, weights
+        self._multipliers = torch.tensor(table.multipliers, device=device)
+        self._primes = torch.tensor(table.primes, device=device).view(-1, config.engram_n_heads)
+        self._offsets = torch.tensor(table.offsets, device=device).view(-1, config.engram_n_heads)
+
+    def __call__(
+        self, streams: Tensor, ngrams: Tensor, image_mask: Tensor | None, probe: Probe | None
+    ) -> Tensor:
+        rows = engram.hash_rows(ngrams, self._multipliers, self._primes, self._offsets)
+        if probe is not None:
+            probe("engram_rows", self._layer_id, rows)
+        found = functional.embedding(rows, self._weights.table).flatten(1)
+        key_value = functional.linear(self._numerics.matmul_input(found), self._weights.projection)
+        key_value = key_value.view(-1, self._config.hc_mult + 1, self._config.hidden_size)
+        text_rows = None if image_mask is None else ~image_mask
+        return engram.apply_memory(
+            streams, key_value, self._weights.query_key, text_rows, self._config.rms_norm_eps
+        )

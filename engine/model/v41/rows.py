@@ -1,0 +1,158 @@
+"""Flat rows of many sequences, and where each row reads and writes.
+
+A step is a flat list of token rows: long prompt chunks and single decode rows, of any sequences, in any mix.
+Padding every sequence to the longest would multiply the work of a mixed step; a loop over sequences would cost a
+launch each. So everything a row needs to know is an index tensor, computed once a step from a few numbers per
+sequence, on the device: a step whose lengths were corrected there needs no answer from the host.
+
+Two stores are rings indexed by position: window keys and unfinished compressor groups. A chunk longer than the
+ring must not overwrite history that its own first rows still need, so every ring pool ends in a staging area
+with one slot a row: the chunk writes there, reads its history from the ring and itself from staging, and copies
+its last positions into the ring when it is done. Decode rows take the same path; there is no second one.
+
+Slot 0 of every ring and block 0 of every paged pool are scratch: writes that must not happen go there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK_TOKENS = 128
+"""Tokens of one block of paged keys; even, so that a ratio-2 group never straddles two blocks."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rows grouped so that each group belongs to one sequence: what the indexer scores together.
+
+    Scoring needs a row's queries against all keys of its sequence. Gathering the keys per row would read them
+    once a row; per tile they are read once for up to `rows` rows. Tiles of a sequence are consecutive.
+    """
+
+    rows: int
+    sequence: Tensor  # [tiles]
+    offset: Tensor  # [tiles], first row within the sequence
+    first: Tensor  # [sequences], first tile of the sequence
+
+
+def plan_tiles(query_lengths: Sequence[int], device: torch.device) -> Tiles:
+    """Choose the tile height with the least padded work and lay the tiles out.
+
+    A tile costs about as much for its keys as for `KEY_COST` rows.
+    """
+    heights = [1 << i for i in range(7)]
+    counts = {h: sum(-(-q // h) for q in query_lengths) for h in heights}
+    rows = min(heights, key=lambda h: counts[h] * (h + _KEY_COST))
+    per_sequence = [-(-q // rows) for q in query_lengths]
+    sequence = [s for s, count in enumerate(per_sequence) for _ in range(count)]
+    offset = [i * rows for count in per_sequence for i in range(count)]
+    first = [sum(per_sequence[:s]) for s in range(len(per_sequence))]
+    as_tensor = [torch.tensor(x, dtype=torch.int64, device=device) for x in (sequence, offset, first)]
+    return Tiles(rows, *as_tensor)
+
+
+_KEY_COST = 2
+
+
+def uniform_tiles(sequences: int, rows: int, device: torch.device) -> Tiles:
+    """One tile of fixed height per sequence: for decode steps whose lengths only the device knows."""
+    numbers = torch.arange(sequences, device=device)
+    return Tiles(rows, numbers, torch.zeros_like(numbers), numbers)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one step in sequence order. All tensors int64 on the device."""
+
+    sequence: Tensor  # [rows], index into the per-sequence tensors
+    position: Tensor  # [rows], absolute
+    row_start: Tensor  # [sequences], first row
+    first_position: Tensor  # [sequences], position of the first row = tokens already cached
+    length: Tensor  # [sequences], rows of the sequence
+    tiles: Tiles
+
+    @property
+    def count(self) -> int:
+        return self.sequence.shape[0]
+
+
+def lay_rows(first_position: Tensor, length: Tensor, count: int, tiles: Tiles) -> Rows:
+    """Rows from per-sequence lengths that sum to `count`, without asking for their values."""
+    ends = length.cumsum(0)
+    number = torch.arange(count, device=length.device)
+    sequence = torch.searchsorted(ends, number, right=True)
+    row_start = ends - length
+    position = first_position[sequence] + number - row_start[sequence]
+    return Rows(sequence, position, row_start, first_position, length, tiles)
+
+
+def plan_rows(first_positions: Sequence[int], lengths: Sequence[int], device: torch.device) -> Rows:
+    """Rows from lengths known on the host."""
+    as_tensor = [torch.tensor(list(x), dtype=torch.int64, device=device) for x in (first_positions, lengths)]
+    return lay_rows(as_tensor[0], as_tensor[1], sum(lengths), plan_tiles(lengths, device))
+
+
+@dataclass(frozen=True)
+class RingIndex:
+    """Where rows find the last positions of their sequence, and where they leave their own."""
+
+    staging: int  # first staging slot of the pool
+    gather: Tensor  # [rows, width] pool slots of the last `width` positions, ascending; -1 where none
+    store: Tensor  # [rows] ring slot of the row, a scratch slot where it must not be kept
+
+
+def ring_index(
+    rows: Rows, state_slot: Tensor, *, width: int, ring: int, slots: int, floor: Tensor | None = None
+) -> RingIndex:
+    """Index a pool of `slots` rings of `ring` positions followed by staging.
+
+    `floor` `[sequences]` is the lowest position a row may see or keep; None means 0. Of a chunk longer than
+    the ring only the last `ring` positions are kept.
+    """
+    staging = slots * ring
+    position, sequence = rows.position, rows.sequence
+    back = torch.arange(width - 1, -1, -1, device=position.device)
+    seen = position.unsqueeze(1) - back
+    first = rows.first_position[sequence].unsqueeze(1)
+    in_chunk = staging + rows.row_start[sequence].unsqueeze(1) + seen - first
+    slot = state_slot[sequence]
+    in_ring = slot.unsqueeze(1) * ring + seen % ring
+    gather = torch.where(seen >= first, in_chunk, in_ring)
+    lowest = floor[sequence] if floor is not None else torch.zeros_like(position)
+    gather = gather.masked_fill(seen < lowest.clamp(min=0).unsqueeze(1), -1)
+    after_chunk = rows.first_position[sequence] + rows.length[sequence]
+    kept = (position >= after_chunk - ring) & (position >= lowest)
+    return RingIndex(staging, gather, torch.where(kept, slot, 0) * ring + position % ring)
+
+
+@dataclass(frozen=True)
+class EntryIndex:
+    """Compressed entries of one ratio: what a row may see, and which entry it completes."""
+
+    ratio: int
+    per_block: int
+    visible: Tensor  # [rows], entries 0..visible-1 are in the row's past
+    position: Tensor  # [rows], rotary position of the entry the row belongs to
+    store: Tensor  # [rows], pool slot of the entry the row completes, a scratch slot where it completes none
+
+
+def entry_index(rows: Rows, block_table: Tensor, ratio: int, floor: Tensor) -> EntryIndex:
+    """Paged entry slots. Rows below `floor` `[sequences]` complete nothing: their entries already exist."""
+    position, sequence = rows.position, rows.sequence
+    per_block = BLOCK_TOKENS // ratio
+    entry = position // ratio
+    completes = ((position + 1) % ratio == 0) & (position >= floor[sequence])
+    block = block_table[sequence, position // BLOCK_TOKENS]
+    store = torch.where(completes, block, 0) * per_block + entry % per_block
+    return EntryIndex(ratio, per_block, (position + 1) // ratio, entry * ratio, store)
+
+
+def entry_slots(entries: Tensor, rows: Rows, block_table: Tensor, per_block: int) -> Tensor:
+    """Pool slots of entry numbers `[rows, count]`; -1 stays -1."""
+    safe = entries.clamp(min=0)
+    blocks = block_table[rows.sequence.unsqueeze(1), safe // per_block]
+    return torch.where(entries < 0, -1, blocks * per_block + safe % per_block)
