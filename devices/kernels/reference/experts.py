@@ -62,7 +62,8 @@ class ExpertOrder:
 
     def ungrouped(self, sorted_rows_dim: Tensor) -> Tensor:
         """Back to `[rows, top_k, dim]`."""
-        return sorted_rows_dim.index_select(0, self.inverse).unflatten(0, (-1, self.top_k))
+        rows = self.inverse.shape[0] // self.top_k
+        return sorted_rows_dim.index_select(0, self.inverse).view(rows, self.top_k, -1)
 
 
 def grouped_linear(x_sorted: Tensor, weight_experts_out_in: Tensor, ends: Tensor) -> Tensor:
