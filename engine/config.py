@@ -1,0 +1,293 @@
+"""Every knob of the engine, each with its default, its bounds and its reason; and the table of edge values.
+
+Nothing else in the engine reads the environment or has a tunable constant. A knob outside its bounds raises
+`ConfigError` where the config is built, not where it is used. Rejected: environment flags, which embedders
+cannot set per engine and cannot discover.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .errors import (
+    ConfigError,
+    EmptyPromptError,
+    InvalidParameterError,
+    InvalidRequestError,
+    PromptNeverFitsError,
+    PromptTooLongError,
+    TokenOutOfVocabularyError,
+)
+from .types import SamplingParams
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How one engine runs. `None` means: decided when the engine opens, from the model and the device."""
+
+    overlap: Annotated[
+        bool, Meta(description="Plan step n+1 while the device runs step n. Off: an ablation.")
+    ] = True
+    max_sequences: Annotated[
+        int, Meta(ge=1, le=4096, description="Sequences that hold a slot (window state) at a time.")
+    ] = 256
+    max_step_rows: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65536,
+            description="Token budget of a step: decode rows first, prompt chunks in the rest.",
+        ),
+    ] = 2048
+    prefill_chunk: Annotated[
+        int,
+        Meta(ge=1, le=65536, description="Most rows of one prompt in one step; cuts fall on its multiples."),
+    ] = 512
+    max_context: Annotated[
+        int | None,
+        Meta(ge=2, le=2**24, description="Prompt plus output tokens of a sequence. None: the model's."),
+    ] = None
+    kv_blocks: Annotated[
+        int | None,
+        Meta(ge=2, le=2**24, description="Cache blocks, the scratch block included. None: by memory."),
+    ] = None
+    memory_fraction: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="Share of the device's free memory for the caches.")
+    ] = 0.9
+    prefix_cache: Annotated[bool, Meta(description="Keep and reuse the blocks of finished prefixes.")] = True
+    snapshot_slots: Annotated[
+        int | None,
+        Meta(ge=0, le=65536, description="Window states kept for hits. None: as many as sequences."),
+    ] = None
+    draft_tokens: Annotated[
+        int | None,
+        Meta(ge=0, le=32, description="Drafts per step and sequence. None: the model's draft block."),
+    ] = None
+    queue_capacity: Annotated[
+        int, Meta(ge=1, le=2**20, description="Sequences that may wait for admission.")
+    ] = 4096
+    queue_policy: Annotated[
+        Literal["wait", "reject"],
+        Meta(description="A full queue makes the caller wait, or raises QueueFullError."),
+    ] = "wait"
+    max_bypass: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65536,
+            description="Times a waiting head may be overtaken by requests that fit before it.",
+        ),
+    ] = 32
+    slow_reader: Annotated[
+        Literal["coalesce", "abort"], Meta(description="What happens to a stream whose reader falls behind.")
+    ] = "coalesce"
+    unread_tokens: Annotated[
+        int, Meta(ge=1, le=2**24, description="Unread tokens at which the policy `abort` closes a stream.")
+    ] = 8192
+    stall_seconds: Annotated[
+        float, Meta(gt=0.0, le=3600.0, description="A step that takes longer means that the device is gone.")
+    ] = 60.0
+    mailbox_capacity: Annotated[
+        int, Meta(ge=16, le=2**20, description="Messages an actor may have waiting; senders then wait.")
+    ] = 8192
+    max_logprobs: Annotated[
+        int, Meta(ge=0, le=1024, description="Most alternatives per token a request may ask.")
+    ] = 20
+    max_stop_ids: Annotated[
+        int, Meta(ge=1, le=1024, description="Width of the stop id table, end-of-text included.")
+    ] = 16
+    cpu_backing: Annotated[
+        Literal["thread", "process"],
+        Meta(description="Where a CPU device computes; `process` hides all host work."),
+    ] = "thread"
+
+    def __post_init__(self) -> None:
+        for name, (meta, choices, optional) in _knobs().items():
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if choices and value not in choices:
+                raise ConfigError(name, value, f"one of {', '.join(map(repr, choices))}")
+            if not choices and not isinstance(value, bool) and not _within(value, meta):
+                raise ConfigError(name, value, _bounds(meta))
+
+
+def _within(value: float, meta: Meta) -> bool:
+    above = (meta.ge is None or value >= meta.ge) and (meta.gt is None or value > meta.gt)
+    return above and (meta.le is None or value <= meta.le)
+
+
+def _bounds(meta: Meta) -> str:
+    low = f">= {meta.ge}" if meta.ge is not None else f"> {meta.gt}"
+    return f"{low} and <= {meta.le}"
+
+
+@cache
+def _knobs() -> dict[str, tuple[Meta, tuple[str, ...], bool]]:
+    """Field name -> (bounds and reason, allowed words, may be None)."""
+    table = {}
+    for name, hint in typing.get_type_hints(EngineConfig, include_extras=True).items():
+        kind, meta = typing.get_args(hint)
+        words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        table[name] = (meta, words, type(None) in typing.get_args(kind))
+    return table
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an open engine can serve: the facts `validation.validate` compares a request with."""
+
+    vocab_size: int
+    context: int  # most prompt plus output tokens of a sequence
+    block_tokens: int
+    usable_blocks: int  # blocks one sequence alone could own (the scratch block is not among them)
+    lookahead: int  # 2K: positions past the committed ones that a table must cover
+    eos_token_ids: tuple[int, ...]
+    max_logprobs: int
+    max_stop_ids: int
+
+
+class EdgeValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the edge table: an example, and either the error it raises or what it means."""
+
+    case: str
+    prompt: Callable[[RequestLimits], list[int]]
+    params: Callable[[RequestLimits], SamplingParams]
+    outcome: type[InvalidRequestError] | dict[str, Any]  # the error, or resolved fields and their values
+    meaning: str
+
+
+def _prompt(limits: RequestLimits) -> list[int]:
+    return [0, 1]
+
+
+def _filling(limits: RequestLimits) -> list[int]:
+    return [0] * limits.context
+
+
+def _default(limits: RequestLimits) -> SamplingParams:
+    return SamplingParams()
+
+
+def _row(
+    case: str,
+    outcome: type[InvalidRequestError] | dict[str, Any],
+    meaning: str,
+    prompt: Callable[[RequestLimits], list[int]] = _prompt,
+    params: Callable[[RequestLimits], SamplingParams] = _default,
+) -> EdgeValue:
+    return EdgeValue(case=case, prompt=prompt, params=params, outcome=outcome, meaning=meaning)
+
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are argmax: dividing logits by them overflows float32 for no visible effect."""
+
+
+def _params(**fields: Any) -> Callable[[RequestLimits], SamplingParams]:
+    return lambda limits: SamplingParams(**fields)
+
+
+EDGE_VALUES: tuple[EdgeValue, ...] = (
+    _row(
+        "temperature 0",
+        {"temperature": 0.0},
+        "exact argmax, lowest id on ties",
+        params=_params(temperature=0.0),
+    ),
+    _row("temperature -0.0", {"temperature": 0.0}, "the same", params=_params(temperature=-0.0)),
+    _row("temperature 1e-6", {"temperature": 0.0}, "below 1e-5 is argmax", params=_params(temperature=1e-6)),
+    _row("temperature nan", InvalidParameterError, "finite only", params=_params(temperature=float("nan"))),
+    _row("temperature inf", InvalidParameterError, "finite only", params=_params(temperature=float("inf"))),
+    _row("temperature -1", InvalidParameterError, "never negative", params=_params(temperature=-1.0)),
+    _row("top_k 0", {"top_k": 0}, "off", params=_params(top_k=0)),
+    _row("top_k -1", {"top_k": 0}, "off, as elsewhere in the field", params=_params(top_k=-1)),
+    _row("top_k -2", InvalidParameterError, "no meaning", params=_params(top_k=-2)),
+    _row(
+        "top_k = vocabulary",
+        {"top_k": 0},
+        "everything is kept: off",
+        params=lambda limits: SamplingParams(top_k=limits.vocab_size),
+    ),
+    _row("top_k > vocabulary", {"top_k": 0}, "everything is kept: off", params=_params(top_k=10**7)),
+    _row("top_p 1", {"top_p": 1.0}, "off", params=_params(top_p=1.0)),
+    _row(
+        "top_p 0", InvalidParameterError, "would keep nothing; use temperature 0", params=_params(top_p=0.0)
+    ),
+    _row(
+        "max_tokens 0",
+        {"max_output": 0},
+        "the prompt is computed and cached, no token, `length`",
+        params=_params(max_tokens=0),
+    ),
+    _row("max_tokens 1", {"max_output": 1}, "exactly one token", params=_params(max_tokens=1)),
+    _row("max_tokens None", {}, "until the context is full"),
+    _row("max_tokens 2**31", {}, "the room left in the context", params=_params(max_tokens=2**31)),
+    _row("max_tokens -1", InvalidParameterError, "never negative", params=_params(max_tokens=-1)),
+    _row(
+        "min_tokens > max_tokens",
+        InvalidParameterError,
+        "contradiction",
+        params=_params(max_tokens=1, min_tokens=2),
+    ),
+    _row("n 0", InvalidParameterError, "at least one choice", params=_params(n=0)),
+    _row(
+        "logprobs 10**6",
+        InvalidParameterError,
+        "at most EngineConfig.max_logprobs",
+        params=_params(logprobs=10**6),
+    ),
+    _row("logprobs -1", InvalidParameterError, "None for none", params=_params(logprobs=-1)),
+    _row("seed -1", InvalidParameterError, "0 to 2**64 - 1", params=_params(seed=-1)),
+    _row(
+        "stop without text",
+        InvalidParameterError,
+        "stop strings need detokenize",
+        params=_params(stop=("x",), detokenize=False),
+    ),
+    _row("empty stop string", InvalidParameterError, "would match everywhere", params=_params(stop=("",))),
+    _row(
+        "stop id outside the vocabulary",
+        InvalidParameterError,
+        "could never match",
+        params=lambda limits: SamplingParams(stop_token_ids=(limits.vocab_size,)),
+    ),
+    _row("empty prompt", EmptyPromptError, "nothing to sample from", prompt=lambda limits: []),
+    _row(
+        "token id = vocabulary",
+        TokenOutOfVocabularyError,
+        "no embedding",
+        prompt=lambda limits: [limits.vocab_size],
+    ),
+    _row("token id -1", TokenOutOfVocabularyError, "no embedding", prompt=lambda limits: [-1]),
+    _row("prompt fills the context", PromptTooLongError, "no room for one token", prompt=_filling),
+    _row(
+        "prompt fills the context, max_tokens 0",
+        {"max_output": 0},
+        "allowed: it asks for no token",
+        prompt=_filling,
+        params=_params(max_tokens=0),
+    ),
+    _row(
+        "prompt one short of the context",
+        {"max_output": 1},
+        "exactly one token",
+        prompt=lambda limits: [0] * (limits.context - 1),
+    ),
+    _row(
+        "prompt beyond the context",
+        PromptTooLongError,
+        "typed, at submission",
+        prompt=lambda limits: [0] * (limits.context + 1),
+    ),
+    _row(
+        "prompt that can never fit the pool",
+        PromptNeverFitsError,
+        "typed, at submission; see `validate`",
+        prompt=lambda limits: [0] * (limits.usable_blocks * limits.block_tokens),
+    ),
+)
+"""The edge values of a submission. Tests run every row; the README's table is printed from it."""

@@ -1,0 +1,211 @@
+"""The seam between deciding and computing: three calls, and the arrays that cross them.
+
+The CPU plans step n+1 while the device still runs step n, so a plan cannot contain what step n will decide:
+sampled tokens, accepted drafts, hence positions. Everything in this file follows from one choice: **the
+device keeps the state of every sequence in its slot** (position, last token, drafts, three previous tokens,
+block table, sampling parameters). A decode row takes its tokens and position from the slot, always; a prompt
+row takes them from the plan, always. The sampling of step n writes the slots, the forward of step n+1 reads
+them, and the one ordered stream puts these in order. Nothing is ever corrected "if the previous step
+overlapped", so overlap on and off run the same plan.
+
+Rejected: a remap array from step n+1 to the rows of step n (the engine we learned from). It needs a cold
+restart after every prompt step, cannot serve a sequence that skipped a step, and has two code paths where
+this has one.
+
+Notation: b sequences in the step, the first `decode_count` of them decode, the other c continue a prompt;
+n rows = query tokens, flat, grouped by sequence in that order; D drafts, K = D + 1; slot 0 and block 0 are
+scratch for padding. Every array is C-contiguous and read-only after the plan is made: a device may read it
+much later than the call. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from stepahead.devices.device import Ticket
+
+Bools = npt.NDArray[np.bool_]
+Int8s = npt.NDArray[np.int8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Float32s = npt.NDArray[np.float32]
+
+HISTORY = 3
+"""Previous token ids a row's n-gram memory looks back to (model_spec 2.11)."""
+
+NO_TOKEN = -1
+"""Fills token arrays where there is none: before the first token, after the last, unused columns."""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine must know of a model before caches exist."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    max_positions: int
+    block_tokens: int  # tokens per cache block; 128 for V4.1
+    block_bytes: int
+    state_bytes: int  # of one state slot: window rings, compressor state, draft rings
+    draft_tokens: int  # the model's own draft block; 0 without one
+    backtracking: (
+        int  # ring entries beyond the window; a step may write at most this many rows past a kept state
+    )
+    hit_margin: (
+        int  # prompt rows behind a prefix hit that must be computed; 1, or `keep` under truncated prefill
+    )
+
+
+class RunnerShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes fixed when a runner is made; everything it allocates follows from them."""
+
+    sequence_slots: int  # live sequences; their slots are 1..sequence_slots
+    snapshot_slots: int  # kept states; their slots follow
+    blocks: int  # block ids 0..blocks - 1
+    table_columns: int  # ceil((max_context + 2K) / block_tokens)
+    max_rows: int  # most rows of a step
+    max_positions: int  # exclusive bound of every position ever used: max_context + 2K
+    draft_tokens: int  # D
+    max_stop_ids: int  # width of SamplingRows.end_ids
+    max_logprobs: int
+
+    @property
+    def state_slots(self) -> int:
+        """All state slots, the scratch slot 0 included."""
+        return 1 + self.sequence_slots + self.snapshot_slots
+
+
+class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Who is in a step and how its rows lie. Steady decode reuses one object (test by `is`)."""
+
+    slots: Int32s  # [b] sequence slot = state slot
+    sequence_keys: Int64s  # [b] host only: whose rows these are, whatever happens to the slot later
+    admissions: Int64s  # [b] host only: the slot's occupant; differs from the ledger's once it left
+    query_lengths: (
+        Int32s  # [b] rows; decode: drafts to verify + 1, a provisional split when `StepPlan.redeal`
+    )
+    row_starts: Int32s  # [b] exclusive sum of query_lengths
+    reach: Int32s  # [b] most tokens the step may add to `cached`: K for decode, query_lengths for prompts
+    samples: Bools  # [b] draws a token: every decode, a prompt's last chunk
+    decode_count: int
+    rows: int  # n
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Everything `launch_forward` needs, and nothing that the step in flight will decide."""
+
+    step: int  # counts planned steps, from 0, without gaps
+    layout: BatchLayout
+    first_positions: Int32s
+    """[b] position of each sequence's first row. Prompts: exact. Decode: optimistic, `cached + inflight`, an
+    upper bound for host-side choices; the device uses the slot's, smaller by drafts - accepted of the step in
+    flight."""
+    chunk_tokens: Int32s  # [rows of prompts] token ids, in row order
+    chunk_history: (
+        Int32s  # [c, HISTORY] ids before each chunk's first row, oldest first, NO_TOKEN before the prompt
+    )
+    chunk_ends: Int32s  # [c] tokens to prefill in all (prompt, plus regenerated output after a preemption)
+    table_updates: (
+        Int32s  # [u, 3] (slot, column, block id): entries of block tables that are new since the last plan
+    )
+    state_copies: Int32s  # [s, 2] (source, destination) state slots, applied one after another
+    redeal: bool = (
+        False  # the device re-splits the decode rows by its newest confidences (adaptive verification)
+    )
+
+
+class SamplingRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Sampling parameters of slots that got a new occupant: u rows to write into the device's tables."""
+
+    slots: Int32s  # [u]
+    temperature: Float32s  # [u] exactly 0: argmax, lowest id on ties
+    top_k: Int32s  # [u] 0 off
+    top_p: Float32s  # [u] 1 off
+    seed: UInt64s  # [u]
+    choice: Int32s  # [u] index among the request's n choices
+    origin: Int32s  # [u] length of the caller's prompt: output position = token position - origin
+    min_output: Int32s  # [u] end ids are banned before this output position
+    end_ids: Int32s  # [u, max_stop_ids] ids that end the sequence, NO_TOKEN padded
+    logprobs: Int32s  # [u] -1 none, else how many alternatives
+
+
+class SamplePlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What `launch_sample` needs beyond the forward's plan. Made after step - 1 was committed."""
+
+    step: int
+    updates: SamplingRows
+    logprobs: int  # most alternatives asked for in this step; -1: no logprobs at all
+    all_greedy: bool  # a permission to skip work, never a change of result
+    masks: npt.NDArray[np.uint32] | None = (
+        None  # [n, ceil(vocab / 32)] bit 0 forbids a token; row order of the step
+    )
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a step decided. b as in its layout; columns past `emitted` hold NO_TOKEN, their logprobs 0."""
+
+    step: int
+    tokens: Int32s  # [b, K] accepted drafts, then the sampled token
+    emitted: Int32s  # [b] 0 where the layout does not sample, else accepted + 1
+    drafted: Int32s  # [b] drafts verified: provisional query_lengths - 1 unless redealt
+    positions: Int32s  # [b] true position of the first row, for the invariant and the tracer
+    finite: (
+        Bools  # [b] False: no finite logit at a sampled row; that sequence fails alone, its tokens are void
+    )
+    logprobs: Float32s | None = None  # [b, K] of each emitted token
+    top_logprobs: Float32s | None = None  # [b, K, t] best first
+    top_tokens: Int32s | None = None  # [b, K, t]
+    confidences: Float32s | None = None  # [b, D] of the drafts now in the slots
+
+
+class Runner(ABC):
+    """A model with its caches on a device. All three calls return without waiting for the device.
+
+    The caller's side (enforced by `actors/device_worker.py`, checked by `hashed.py`): launches come in the
+    order F(0) S(0) F(1) S(1) ...; F(n+1) is launched as soon as plan n+1 exists and S(n) was
+    launched, whether or not S(n) has ended; S(n+1) is launched only after S(n) was collected and committed.
+    """
+
+    facts: ModelFacts
+    shape: RunnerShape
+
+    @abstractmethod
+    def launch_forward(self, plan: StepPlan) -> None:
+        """Enqueues, on the compute stream and in this order:
+
+        1. `state_copies`: whole state slots, sequentially. They see the states left by step - 1.
+        2. `table_updates` into the device's tables `[sequence_slots + 1, table_columns]`.
+        3. Fix-ups. Decode sequence i: `f = position[slot]`; rows f .. f + q - 1 take `token[slot]`, then the
+           first q - 1 of `drafts[slot]`; history from `history[slot]`. Prompts: all from the plan. With
+           `redeal`, q is first split anew by the confidences in the slots, under the same total.
+        4. The forward of all n rows; it writes block cache, window rings and compressor state there.
+
+        Raises `DeviceError` if the stream is poisoned or the launch itself fails.
+        """
+
+    @abstractmethod
+    def launch_sample(self, plan: SamplePlan) -> Ticket:
+        """Enqueues the sampling of the newest forward; the ticket settles when its result can be collected.
+
+        1. `updates` into the sampling tables.
+        2. For every sequence that samples: logits of its rows (of a prompt: of its last), bans, masks,
+           processing, verification of drafts, the draw. Random numbers come from `sampling/seeds.py` only.
+        3. Slots: `position` = f + emitted (decode) or the chunk's end; `token` = the last emitted; `history`
+           follows. A prompt chunk that does not sample advances `position` only.
+        4. Drafts of the sequences that sampled, into `drafts`.
+        """
+
+    @abstractmethod
+    def collect(self, ticket: Ticket) -> StepResult:
+        """The result behind a settled ticket of `launch_sample`; its arrays belong to the caller.
+
+        Raises the ticket's error. Each ticket is collected once, in order.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees caches and weights. The device is closed by whoever opened it. Idempotent."""

@@ -1,0 +1,183 @@
+"""The nouns of the engine as frozen structs: what a caller says, what it hears back, what can be asked.
+
+One page that reads as the architecture. Everything here is immutable and holds no behaviour beyond reading
+itself, so that it can cross actors, threads and processes without a question about who may change it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the caller wants tokens chosen and when to stop. Edge values: `config.EDGE_VALUES`.
+
+    `temperature` 0 is exact argmax; `top_k` 0 and `top_p` 1 are off; `max_tokens` None fills the context;
+    `seed` None draws one at submission; `logprobs` None reports none, 0 the chosen token's, k the k best too.
+    `stop` strings need `detokenize`. A stop string or id is cut from the output unless `include_stop`.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    logprobs: int | None = None
+    detokenize: bool = True
+
+
+class FinishReason(Enum):
+    """Why a stream ended well. A stream that ends badly raises instead; it never does both."""
+
+    STOP = "stop"  # end-of-text, a stop id or a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    ABORT = "abort"  # the caller or the application cancelled it
+    DEADLINE = "deadline"  # its deadline passed
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Log probability of one emitted token and, if asked for, of the best alternatives at its position."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request consumed. Times are seconds on the engine's clock."""
+
+    prompt_tokens: int
+    cached_tokens: int  # prompt tokens taken from the prefix cache
+    output_tokens: int
+    drafted_tokens: int  # drafts verified by the model
+    accepted_tokens: int  # drafts that became output
+    preemptions: int
+    queue_seconds: float
+    first_token_seconds: float | None  # None: it ended before a first token
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """The news since the previous delta of one choice. Several steps coalesce when the reader is slow.
+
+    `text` never holds half a character; `token_ids` are those that became part of the output since then.
+    The last delta of a choice, and only it, carries `finish_reason` and `usage`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    index: int = 0  # which of the n choices
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished choice, whole."""
+
+    request_id: str | None
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class ResolvedParams(msgspec.Struct, frozen=True, kw_only=True):
+    """`SamplingParams` after `validation.validate`: no None, no special case left, nothing out of range."""
+
+    temperature: float  # 0.0 exactly means argmax
+    top_k: int  # 0 off, else 1..vocab_size - 1
+    top_p: float
+    seed: int  # 0..2**64 - 1
+    max_output: int  # 0..context - prompt
+    min_output: int
+    end_ids: tuple[int, ...]  # ids that finish the sequence: end-of-text unless ignored, stop ids
+    stop: tuple[str, ...]
+    include_stop: bool
+    logprobs: int  # -1 none, 0 the chosen token's, k also the k best
+    detokenize: bool
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to generate: a request's `n` choices are n of these, one `group`, keys in choice order.
+
+    `key` is ours, unique for the engine's life; `label` is the caller's and identifies nothing. `prompt` is
+    little-endian int32 bytes (immutable, hashable, `np.frombuffer` reads it without a copy). `salt` separates
+    prefix caches. `leader` is the key of choice 0: the others wait until its prompt is cached, then share it.
+    """
+
+    key: int
+    group: int
+    choice: int
+    leader: int
+    label: str | None
+    prompt: bytes
+    params: ResolvedParams
+    priority: int  # higher is served first
+    arrival: float  # seconds on the loop's clock
+    deadline: float | None  # same clock
+    salt: bytes
+
+
+class MailboxStatistics(msgspec.Struct, frozen=True):
+    """One mailbox at one moment, and its history."""
+
+    depth: int
+    capacity: int
+    high_water: int  # deepest it has been
+    posted: int  # messages since the start
+    senders_waiting: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of a running engine: totals since it opened, and the present state."""
+
+    steps: int
+    running: int
+    waiting: int
+    kv_blocks: int  # owned, without the scratch block
+    kv_blocks_free: int  # unreferenced, whether or not their content is still cached
+    kv_blocks_cached: int  # unreferenced with content a hit can use
+    snapshots: int
+    snapshots_free: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    finished: int
+    aborted: int
+    failed: int
+    preemptions: int
+    coalesced_deltas: int
+    mailboxes: dict[str, MailboxStatistics]
+
+
+class HealthState(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the engine can serve, and if not, why."""
+
+    state: HealthState
+    reason: str = ""
+    seconds_since_step: float | None = None  # since the last step finished on the device
+
+    @property
+    def ok(self) -> bool:
+        return self.state in (HealthState.READY, HealthState.PAUSED, HealthState.DRAINING)
