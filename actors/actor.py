@@ -162,7 +162,7 @@ class Actor(ABC, Generic[M]):
 
     @abstractmethod
     async def handle(self, message: M) -> None:
-        """Reacts to one message. An error that leaves it ends the engine: per-request work catches its own."""
+        """Reacts to one message. An error that leaves it ends the engine: catch per-request ones inside."""
 
     async def run(self) -> None:
         """Handles messages until cancelled, yielding to the loop at least every `BURST` of them."""

@@ -48,26 +48,36 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=65536, description="Most rows of one prompt in one step; cuts fall on its multiples."),
     ] = 512
-    max_context: Annotated[
-        int | None,
-        Meta(ge=2, le=2**24, description="Prompt plus output tokens of a sequence. None: the model's."),
-    ] = None
-    kv_blocks: Annotated[
-        int | None,
-        Meta(ge=2, le=2**24, description="Cache blocks, the scratch block included. None: by memory."),
-    ] = None
+    max_context: (
+        Annotated[
+            int,
+            Meta(ge=2, le=2**24, description="Prompt plus output tokens of a sequence. None: the model's."),
+        ]
+        | None
+    ) = None
+    kv_blocks: (
+        Annotated[
+            int,
+            Meta(ge=2, le=2**24, description="Cache blocks, the scratch block included. None: by memory."),
+        ]
+        | None
+    ) = None
     memory_fraction: Annotated[
         float, Meta(gt=0.0, le=1.0, description="Share of the device's free memory for the caches.")
     ] = 0.9
     prefix_cache: Annotated[bool, Meta(description="Keep and reuse the blocks of finished prefixes.")] = True
-    snapshot_slots: Annotated[
-        int | None,
-        Meta(ge=0, le=65536, description="Window states kept for hits. None: as many as sequences."),
-    ] = None
-    draft_tokens: Annotated[
-        int | None,
-        Meta(ge=0, le=32, description="Drafts per step and sequence. None: the model's draft block."),
-    ] = None
+    snapshot_slots: (
+        Annotated[
+            int, Meta(ge=0, le=65536, description="Window states kept for hits. None: as many as sequences.")
+        ]
+        | None
+    ) = None
+    draft_tokens: (
+        Annotated[
+            int, Meta(ge=0, le=32, description="Drafts per step and sequence. None: the model's draft block.")
+        ]
+        | None
+    ) = None
     queue_capacity: Annotated[
         int, Meta(ge=1, le=2**20, description="Sequences that may wait for admission.")
     ] = 4096
@@ -107,7 +117,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "thread"
 
     def __post_init__(self) -> None:
-        for name, (meta, choices, optional) in _knobs().items():
+        for name, (meta, choices, optional) in knobs().items():
             value = getattr(self, name)
             if value is None and optional:
                 continue
@@ -128,13 +138,15 @@ def _bounds(meta: Meta) -> str:
 
 
 @cache
-def _knobs() -> dict[str, tuple[Meta, tuple[str, ...], bool]]:
-    """Field name -> (bounds and reason, allowed words, may be None)."""
+def knobs() -> dict[str, tuple[Meta, tuple[str, ...], bool]]:
+    """Field name -> (bounds and reason, allowed words if it is a word, whether None is allowed)."""
     table = {}
     for name, hint in typing.get_type_hints(EngineConfig, include_extras=True).items():
-        kind, meta = typing.get_args(hint)
+        optional = type(None) in typing.get_args(hint)
+        annotated = typing.get_args(hint)[0] if optional else hint
+        kind, meta = typing.get_args(annotated)
         words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        table[name] = (meta, words, type(None) in typing.get_args(kind))
+        table[name] = (meta, words, optional)
     return table
 
 
