@@ -1,9 +1,9 @@
 """Attention of many query heads over one shared vector per position (model_spec 2.5).
 
-The vector is key and value at once, so a row's keys are gathered once and serve all heads. A row sees two sets:
-its sliding window and the compressed entries its indexer chose; they come from two pools and are named by two
-index lists, padded with -1. One softmax runs over both and over a sink logit that takes probability and gives
-no value.
+The vector is key and value at once, so a row's keys are gathered once and serve all heads. A row sees two
+sets: its sliding window and the compressed entries its indexer chose; they come from two pools and are named
+by two index lists, padded with -1. One softmax runs over both and over a sink logit that takes probability
+and gives no value.
 
 Each row gathers its own keys, so a row's result does not depend on which rows share the call: prefill chunks
 and decode rows mix freely. The price is that neighbouring prefill rows gather overlapping windows again.
@@ -73,7 +73,8 @@ def _weighted_average(scores: Tensor, keys: Tensor, sink_heads: Tensor) -> Tenso
 
 
 def _tiled_average(scores: Tensor, keys: Tensor, sink_heads: Tensor, narrow: torch.dtype) -> Tensor:
-    """The publisher's order of rounding: a running maximum over tiles of keys, probabilities rounded per tile."""
+    """The publisher's order of rounding: a running maximum over tiles of keys, probabilities rounded per
+    tile."""
     lowest = torch.finfo(scores.dtype).min
     top = torch.full_like(scores[..., 0], lowest)
     total = torch.zeros_like(top)

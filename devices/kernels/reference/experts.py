@@ -2,9 +2,9 @@
 
 The routed rows are sorted by expert and each expert's slice meets its weights in one grouped product, so no
 loop runs over experts and no shape depends on the routing. Where torch has no grouped product for a type or a
-device (float64; float32 on CUDA, whose fallback reads the offsets back to the host) every expert computes every
-row and the routing weight, zero where not chosen, discards the rest: experts/top-k times the arithmetic, used by
-verification only.
+device (float64; float32 on CUDA, whose fallback reads the offsets back to the host) every expert computes
+every row and the routing weight, zero where not chosen, discards the rest: experts/top-k times the
+arithmetic, used by verification only.
 """
 
 from __future__ import annotations

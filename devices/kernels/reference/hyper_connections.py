@@ -5,8 +5,9 @@ exchange among themselves through a nearly doubly stochastic matrix. The coeffic
 The V4.1 variant is *shifted*: the reading weights of a sublayer were computed by the sublayer before it.
 
 Sinkhorn's alternating normalisations are many tiny operations; on a CPU their dispatch, not their arithmetic,
-was half of a decode step. Matrices are kept flat, and one product with a block matrix of ones yields a sum that
-is already broadcast to every element it divides: two operations a half-step where the textbook form has three.
+was half of a decode step. Matrices are kept flat, and one product with a block matrix of ones yields a sum
+that is already broadcast to every element it divides: two operations a half-step where the textbook form has
+three.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from .norm import mean_square_rsqrt
 
 
 class SumMatrices(NamedTuple):
-    """Products with these `[copies**2, copies**2]` matrices sum a flat matrix along one index and repeat it."""
+    """Products with these `[copies**2, copies**2]` matrices sum a flat matrix along one index and repeat
+    it."""
 
     over_destinations: Tensor
     over_sources: Tensor
@@ -63,8 +65,8 @@ def mixes(
     """Coefficients of one sublayer from the streams at its input: `pre`, `post` `[rows, copies]`, `comb`
     `[rows, source, destination]`, all in the type of `mix_weight`.
 
-    `mix_weight` is `[(2 + copies) * copies, copies * dim]`; `scale_per_coefficient` repeats the three published
-    scales over the coefficients they belong to.
+    `mix_weight` is `[(2 + copies) * copies, copies * dim]`; `scale_per_coefficient` repeats the three
+    published scales over the coefficients they belong to.
     """
     copies = streams_rows_copies_dim.shape[1]
     flat = streams_rows_copies_dim.flatten(1).to(mix_weight.dtype)

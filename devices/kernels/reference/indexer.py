@@ -1,10 +1,11 @@
 """The lightning indexer: which compressed entries a query may attend to (model_spec 2.7).
 
-Scores are compared, never added up, so what matters is their order, and in it the ties: an entry no head likes
-scores exactly zero, and with few heads a large share of the entries does. Equal scores go to the lower entry.
-`torch.topk` promises nothing of the kind, so ties are decided inside the keys that are compared: the score's
-bits, made monotonic, above the reversed entry number. One selection over unique 64-bit keys is then both exact
-and as cheap as a plain one. Float64 scores have no room for that and take a stable sort; only tests use them.
+Scores are compared, never added up, so what matters is their order, and in it the ties: an entry no head
+likes scores exactly zero, and with few heads a large share of the entries does. Equal scores go to the lower
+entry. `torch.topk` promises nothing of the kind, so ties are decided inside the keys that are compared: the
+score's bits, made monotonic, above the reversed entry number. One selection over unique 64-bit keys is then
+both exact and as cheap as a plain one. Float64 scores have no room for that and take a stable sort; only
+tests use them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def index_scores(
 ) -> Tensor:
     """`sum_h weight[h] * relu(query[h] . key)` for every row of a tile and every entry of its sequence.
 
-    Returns `[tiles, rows, entries]`. With `narrow`, dots, products and sums are each rounded to the query type,
-    as the publisher's reference does; otherwise everything stays in the query type.
+    Returns `[tiles, rows, entries]`. With `narrow`, dots, products and sums are each rounded to the query
+    type, as the publisher's reference does; otherwise everything stays in the query type.
     """
     tiles, rows, heads, dim = query_tiles_rows_heads_dim.shape
     dots = torch.bmm(query_tiles_rows_heads_dim.reshape(tiles, rows * heads, dim), keys_tiles_entries_dim.mT)
@@ -34,7 +35,7 @@ def select_topk(scores_rows_entries: Tensor, count: int) -> Tensor:
 
     Entries at -inf are never selected; ties go to the lower entry; -0 equals +0.
     """
-    rows, entries = scores_rows_entries.shape
+    entries = scores_rows_entries.shape[1]
     taken = min(count, entries)
     if scores_rows_entries.dtype == torch.float64:
         best, chosen = _topk_by_sort(scores_rows_entries, taken)

@@ -1,7 +1,7 @@
 """Rotary positions on the last dimensions of a vector (model_spec 2.3).
 
-Pairs are interleaved: dimensions (2i, 2i+1) of the rotary slice turn by `position * frequency[i]`. A pair is a
-complex number, so one complex multiplication turns all of them; the table below holds `exp(i * angle)` as
+Pairs are interleaved: dimensions (2i, 2i+1) of the rotary slice turn by `position * frequency[i]`. A pair is
+a complex number, so one complex multiplication turns all of them; the table below holds `exp(i * angle)` as
 interleaved (cos, sin) and costs one gather a step, not a sine a layer.
 """
 
@@ -23,7 +23,8 @@ def plain_frequencies(base: float, rotary_dim: int) -> list[float]:
 def yarn_frequencies(
     base: float, rotary_dim: int, *, factor: float, beta_fast: float, beta_slow: float, original_length: int
 ) -> list[float]:
-    """YaRN: slow pairs are slowed further by `factor`, fast pairs kept, a linear ramp between (model_spec 2.3)."""
+    """YaRN: slow pairs are slowed further by `factor`, fast pairs kept, a linear ramp between (model_spec
+    2.3)."""
 
     def pair_with_rotations(rotations: float) -> float:
         return rotary_dim * math.log(original_length / (rotations * 2 * math.pi)) / (2 * math.log(base))

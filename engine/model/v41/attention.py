@@ -20,7 +20,8 @@ from .weights import AttentionWeights
 
 
 class Attention:
-    """Queries of many heads over one shared vector per position: a window, and entries chosen by an indexer."""
+    """Queries of many heads over one shared vector per position: a window, and entries chosen by an
+    indexer."""
 
     def __init__(
         self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: AttentionWeights

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .rows import BLOCK_TOKENS, Rows, plan_rows, plan_tiles
+from .rows import BLOCK_TOKENS, Rows, plan_rows
 
 NOT_TEXT = -1
 """In a token history: before the start of the sequence, or an image position."""
@@ -138,8 +138,3 @@ def _retained(chunks: Sequence[SequenceChunk], floors: Sequence[int], device: to
     return RetainedRows(
         torch.tensor(index, dtype=torch.int64, device=device), plan_rows(firsts, lengths, device)
     )
-
-
-__all__ = [
-    "NOT_TEXT", "Batch", "ImageRows", "RetainedRows", "SequenceChunk", "Truncation", "build_batch", "plan_tiles",
-]  # fmt: skip

@@ -2,8 +2,8 @@
 
 Paged by 128-token blocks: compressed entries and their index keys, of the few layers that own them. By state
 slot: the rings of window keys (every layer, draft layers included) and of unfinished compressor groups. Pools
-are plain tensors in the activation type; low precision is imitated on the way in (`Numerics`), which is exact,
-since every stored value is representable.
+are plain tensors in the activation type; low precision is imitated on the way in (`Numerics`), which is
+exact, since every stored value is representable.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def allocate_caches(
 
     def ring_pool(role: LayerRole) -> Tensor:
         ring = group_ring(config, role.ratio)
-        return zeros(
-            shape.state_slots * ring + shape.max_rows, 2 * config.head_dim, dtype=numerics.wide
-        )
+        return zeros(shape.state_slots * ring + shape.max_rows, 2 * config.head_dim, dtype=numerics.wide)
 
     window_slots = shape.state_slots * window_ring(config) + shape.max_rows
     return Caches(
@@ -95,7 +93,8 @@ def allocate_caches(
 
 
 def copy_state_(config: ModelConfig, caches: Caches, source: Tensor, destination: Tensor) -> None:
-    """Copy whole state slots `source[i]` to `destination[i]`: window rings and unfinished groups of all layers.
+    """Copy whole state slots `source[i]` to `destination[i]`: window rings and unfinished groups of all
+    layers.
 
     Slots are `[copies]` int64 on the device. A prefix hit restores the window of its last block this way.
     """

@@ -32,7 +32,8 @@ class Chosen:
 
 @dataclass
 class Selections:
-    """What the layers of one forward publish to later layers. Never kept across steps: it depends on queries."""
+    """What the layers of one forward publish to later layers. Never kept across steps: it depends on
+    queries."""
 
     latest: Chosen | None = None
     candidate_blocks: Tensor | None = None  # [rows, blocks], -1 padded; None while every block is a candidate
@@ -179,7 +180,9 @@ class Indexer:
         scores = indexer.index_scores(
             query.unsqueeze(1), keys, head_weights.unsqueeze(1), narrow=self._numerics.quantized
         )
-        best = indexer.select_topk(scores.squeeze(1).masked_fill_(hidden, -torch.inf), self._config.index_topk)
+        best = indexer.select_topk(
+            scores.squeeze(1).masked_fill_(hidden, -torch.inf), self._config.index_topk
+        )
         return entries.gather(1, best.clamp(min=0)).masked_fill_(best < 0, -1)
 
 

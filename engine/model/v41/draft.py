@@ -1,9 +1,10 @@
 """The DSpark draft block: three layers that guess a block of tokens in one pass (model_spec 3).
 
-The block reads keys that every target forward leaves for it (projected from the attention inputs of a few upper
-layers), plus its own rows, which see each other in both directions: the newest token, then noise. Base logits
-of all positions come at once; a low-rank Markov term then makes each guess depend on the one before, so tokens
-are chosen left to right. How they are chosen is the caller's: `DraftPass` hands out logits a position at a time.
+The block reads keys that every target forward leaves for it (projected from the attention inputs of a few
+upper layers), plus its own rows, which see each other in both directions: the newest token, then noise. Base
+logits of all positions come at once; a low-rank Markov term then makes each guess depend on the one before,
+so tokens are chosen left to right. How they are chosen is the caller's: `DraftPass` hands out logits a
+position at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One layer: an attention and a feed-forward sublayer between hyper-connections (model_spec 2.2, 8).
 
-The order inside a layer is easy to get wrong, so it is written once, here: memory, then the draft block's tap,
-then the coefficients from the streams, then contraction with the coefficients *of the sublayer before*. At the
-YOCO boundary the rows that a truncated prompt does not need leave after the sources have stored their keys, so
-`open` and `close` are two calls with that cut between them.
+The order inside a layer is easy to get wrong, so it is written once, here: memory, then the draft block's
+tap, then the coefficients from the streams, then contraction with the coefficients *of the sublayer before*.
+At the YOCO boundary the rows that a truncated prompt does not need leave after the sources have stored their
+keys, so `open` and `close` are two calls with that cut between them.
 """
 
 from __future__ import annotations

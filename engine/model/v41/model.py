@@ -7,8 +7,8 @@
 
 A forward takes any mix of prompt chunks and decode rows, reads what earlier forwards left in the caches, and
 writes its own rows in place. It never asks the device for a value and no shape depends on one, so a step of
-fixed size can be captured in a graph. Rows are independent but for the keys they read: a row's result does not
-depend on what else is in the batch.
+fixed size can be captured in a graph. Rows are independent but for the keys they read: a row's result does
+not depend on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class Model:
         if self._draft is None:
             raise ValueError("this model has no draft layers (num_nextn_predict_layers is 0)")
         if newest.shape[0] * self.config.dspark_block_size > caches.shape.max_rows:
-            raise StepTooLarge(f"{newest.shape[0]} draft blocks; the caches take {caches.shape.max_rows} rows")
+            raise StepTooLarge(
+                f"{newest.shape[0]} draft blocks; the caches take {caches.shape.max_rows} rows"
+            )
         return self._draft.run(newest, anchor, state_slot, caches)
 
 

@@ -1,8 +1,9 @@
 """The numeric level of a model: which types, and whether low precision is imitated (model_spec 2.0).
 
-One code path serves both levels. `exact` computes everything in one float type and quantizes nothing: the level
-of the structural tests, and of the small model on a CPU. `parity` rounds exactly where the published engine
-stores or multiplies in low precision, with bfloat16 between: the level at which real checkpoints are compared.
+One code path serves both levels. `exact` computes everything in one float type and quantizes nothing: the
+level of the structural tests, and of the small model on a CPU. `parity` rounds exactly where the published
+engine stores or multiplies in low precision, with bfloat16 between: the level at which real checkpoints are
+compared.
 """
 
 from __future__ import annotations

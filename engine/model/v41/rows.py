@@ -1,14 +1,15 @@
 """Flat rows of many sequences, and where each row reads and writes.
 
 A step is a flat list of token rows: long prompt chunks and single decode rows, of any sequences, in any mix.
-Padding every sequence to the longest would multiply the work of a mixed step; a loop over sequences would cost a
-launch each. So everything a row needs to know is an index tensor, computed once a step from a few numbers per
-sequence, on the device: a step whose lengths were corrected there needs no answer from the host.
+Padding every sequence to the longest would multiply the work of a mixed step; a loop over sequences would
+cost a launch each. So everything a row needs to know is an index tensor, computed once a step from a few
+numbers per sequence, on the device: a step whose lengths were corrected there needs no answer from the host.
 
-Two stores are rings indexed by position: window keys and unfinished compressor groups. A chunk longer than the
-ring must not overwrite history that its own first rows still need, so every ring pool ends in a staging area
-with one slot a row: the chunk writes there, reads its history from the ring and itself from staging, and copies
-its last positions into the ring when it is done. Decode rows take the same path; there is no second one.
+Two stores are rings indexed by position: window keys and unfinished compressor groups. A chunk longer than
+the ring must not overwrite history that its own first rows still need, so every ring pool ends in a staging
+area with one slot a row: the chunk writes there, reads its history from the ring and itself from staging, and
+copies its last positions into the ring when it is done. Decode rows take the same path; there is no second
+one.
 
 Slot 0 of every ring and block 0 of every paged pool are scratch: writes that must not happen go there.
 """

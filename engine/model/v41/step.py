@@ -119,5 +119,6 @@ class StepIndexer:
 
 def _with_window(step: StepIndex, window: RingIndex) -> StepIndex:
     return StepIndex(
-        step.rows, step.block_table, window, step.groups, step.entries, step.turns, step.entry_turns, step.image_mask
+        step.rows, step.block_table, window, step.groups, step.entries, step.turns, step.entry_turns,
+        step.image_mask
     )  # fmt: skip

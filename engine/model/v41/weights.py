@@ -1,9 +1,9 @@
 """The tensors of a model, as the arithmetic wants them.
 
-A checkpoint names one tensor per matrix and expert. Here matrices that share an input are stacked (one product
-instead of two), experts form one tensor, and the three scales of a hyper-connection are repeated over the
-coefficients they scale. Stacks are allocated once and filled tensor by tensor, so a model is never in memory
-twice. Nothing is transposed, permuted or folded (model_spec 4.7).
+A checkpoint names one tensor per matrix and expert. Here matrices that share an input are stacked (one
+product instead of two), experts form one tensor, and the three scales of a hyper-connection are repeated over
+the coefficients they scale. Stacks are allocated once and filled tensor by tensor, so a model is never in
+memory twice. Nothing is transposed, permuted or folded (model_spec 4.7).
 """
 
 from __future__ import annotations
