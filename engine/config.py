@@ -26,104 +26,65 @@ from .errors import (
 )
 from .types import SamplingParams
 
+Few = Annotated[int, Meta(ge=0, le=1024)]
+Count = Annotated[int, Meta(ge=1, le=65536)]
+Many = Annotated[int, Meta(ge=1, le=2**24)]
+Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one engine runs. `None` means: decided when the engine opens, from the model and the device."""
 
-    overlap: Annotated[
-        bool, Meta(description="Plan step n+1 while the device runs step n. Off: an ablation.")
-    ] = True
-    max_sequences: Annotated[
-        int, Meta(ge=1, le=4096, description="Sequences that hold a slot (window state) at a time.")
-    ] = 256
-    max_step_rows: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=65536,
-            description="Token budget of a step: decode rows first, prompt chunks in the rest.",
-        ),
-    ] = 2048
-    prefill_chunk: Annotated[
-        int,
-        Meta(ge=1, le=65536, description="Most rows of one prompt in one step; cuts fall on its multiples."),
-    ] = 512
-    max_context: (
-        Annotated[
-            int,
-            Meta(ge=2, le=2**24, description="Prompt plus output tokens of a sequence. None: the model's."),
-        ]
-        | None
-    ) = None
-    kv_blocks: (
-        Annotated[
-            int,
-            Meta(ge=2, le=2**24, description="Cache blocks, the scratch block included. None: by memory."),
-        ]
-        | None
-    ) = None
-    memory_fraction: Annotated[
-        float, Meta(gt=0.0, le=1.0, description="Share of the device's free memory for the caches.")
-    ] = 0.9
-    prefix_cache: Annotated[bool, Meta(description="Keep and reuse the blocks of finished prefixes.")] = True
-    snapshot_slots: (
-        Annotated[
-            int, Meta(ge=0, le=65536, description="Window states kept for hits. None: as many as sequences.")
-        ]
-        | None
-    ) = None
-    draft_tokens: (
-        Annotated[
-            int, Meta(ge=0, le=32, description="Drafts per step and sequence. None: the model's draft block.")
-        ]
-        | None
-    ) = None
-    queue_capacity: Annotated[
-        int, Meta(ge=1, le=2**20, description="Sequences that may wait for admission.")
-    ] = 4096
-    queue_policy: Annotated[
-        Literal["wait", "reject"],
-        Meta(description="A full queue makes the caller wait, or raises QueueFullError."),
-    ] = "wait"
-    max_bypass: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65536,
-            description="Times a waiting head may be overtaken by requests that fit before it.",
-        ),
-    ] = 32
-    slow_reader: Annotated[
-        Literal["coalesce", "abort"], Meta(description="What happens to a stream whose reader falls behind.")
-    ] = "coalesce"
-    unread_tokens: Annotated[
-        int, Meta(ge=1, le=2**24, description="Unread tokens at which the policy `abort` closes a stream.")
-    ] = 8192
-    stall_seconds: Annotated[
-        float, Meta(gt=0.0, le=3600.0, description="A step that takes longer means that the device is gone.")
-    ] = 60.0
-    mailbox_capacity: Annotated[
-        int, Meta(ge=16, le=2**20, description="Messages an actor may have waiting; senders then wait.")
-    ] = 8192
-    max_logprobs: Annotated[
-        int, Meta(ge=0, le=1024, description="Most alternatives per token a request may ask.")
-    ] = 20
-    max_stop_ids: Annotated[
-        int, Meta(ge=1, le=1024, description="Width of the stop id table, end-of-text included.")
-    ] = 16
-    cpu_backing: Annotated[
-        Literal["thread", "process"],
-        Meta(description="Where a CPU device computes; `process` hides all host work."),
-    ] = "thread"
+    overlap: bool = True
+    """Plan step n+1 while the device runs step n. Off: an ablation, same tokens, slower."""
+    max_sequences: Count = 256
+    """Sequences that hold a slot, and with it a window state on the device, at a time."""
+    max_step_rows: Count = 2048
+    """Token budget of a step: decode rows first, prompt chunks in the rest. At least max_sequences * K."""
+    prefill_chunk: Count = 512
+    """Most rows of one prompt in one step. Cuts fall on its multiples, so they do not depend on load."""
+    max_context: Annotated[int, Meta(ge=2, le=2**24)] | None = None
+    """Prompt plus output tokens of a sequence. None: the model's limit."""
+    kv_blocks: Annotated[int, Meta(ge=2, le=2**24)] | None = None
+    """Cache blocks, the scratch block included. None: what fits in memory_fraction."""
+    memory_fraction: Share = 0.9
+    """Share of the device's free memory that the caches may take."""
+    prefix_cache: bool = True
+    """Keep the blocks of finished prefixes and reuse them."""
+    snapshot_slots: Annotated[int, Meta(ge=0, le=65536)] | None = None
+    """Window states kept so that a prefix can be resumed. None: as many as sequences."""
+    draft_tokens: Annotated[int, Meta(ge=0, le=32)] | None = None
+    """Drafts per sequence and step. None: the model's own draft block; 0: no speculation."""
+    queue_capacity: Many = 4096
+    """Sequences that may wait for admission."""
+    queue_policy: Literal["wait", "reject"] = "wait"
+    """A full queue makes the caller wait, or raises QueueFullError with an estimate."""
+    max_bypass: Annotated[int, Meta(ge=0, le=65536)] = 32
+    """Times a head of the queue that does not fit may be overtaken before it blocks all behind it."""
+    slow_reader: Literal["coalesce", "abort"] = "coalesce"
+    """A reader that falls behind gets larger deltas, or loses its stream at unread_tokens."""
+    unread_tokens: Many = 8192
+    """Unread tokens at which the policy `abort` closes a stream."""
+    stall_seconds: Seconds = 60.0
+    """A step that takes longer means that the device is gone."""
+    mailbox_capacity: Many = 8192
+    """Messages an actor may have waiting. Enough for max_sequences cancels at once, many times over."""
+    max_logprobs: Few = 20
+    """Most alternatives per token that a request may ask for."""
+    max_stop_ids: Count = 16
+    """Width of the table of end ids, end-of-text included."""
+    cpu_backing: Literal["thread", "process"] = "thread"
+    """Where a CPU device computes: nothing spawned, or a child process that hides all host work."""
 
     def __post_init__(self) -> None:
-        for name, (meta, choices, optional) in knobs().items():
+        for name, (meta, words, optional) in _knobs().items():
             value = getattr(self, name)
             if value is None and optional:
                 continue
-            if choices and value not in choices:
-                raise ConfigError(name, value, f"one of {', '.join(map(repr, choices))}")
-            if not choices and not isinstance(value, bool) and not _within(value, meta):
+            if words and value not in words:
+                raise ConfigError(name, value, f"one of {', '.join(map(repr, words))}")
+            if meta is not None and not _within(value, meta):
                 raise ConfigError(name, value, _bounds(meta))
 
 
@@ -138,13 +99,13 @@ def _bounds(meta: Meta) -> str:
 
 
 @cache
-def knobs() -> dict[str, tuple[Meta, tuple[str, ...], bool]]:
-    """Field name -> (bounds and reason, allowed words if it is a word, whether None is allowed)."""
-    table = {}
+def _knobs() -> dict[str, tuple[Meta | None, tuple[str, ...], bool]]:
+    """Field name -> (bounds of a number, allowed words of a word, whether None is allowed)."""
+    table: dict[str, tuple[Meta | None, tuple[str, ...], bool]] = {}
     for name, hint in typing.get_type_hints(EngineConfig, include_extras=True).items():
         optional = type(None) in typing.get_args(hint)
-        annotated = typing.get_args(hint)[0] if optional else hint
-        kind, meta = typing.get_args(annotated)
+        kind = typing.get_args(hint)[0] if optional else hint
+        meta = kind.__metadata__[0] if typing.get_origin(kind) is Annotated else None
         words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         table[name] = (meta, words, optional)
     return table
