@@ -11,6 +11,8 @@ and decode rows mix freely. The price is that neighbouring prefill rows gather o
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -37,39 +39,57 @@ def sparse_attention(
     the probabilities are rounded to the query type tile by tile before the value product, as in the
     publisher's low-precision kernel; the denominator keeps the unrounded ones.
     """
-    keys, bias = _gather(window_pool, window_index, wide_dtype(query_rows_heads_dim.dtype))
+    wide = wide_dtype(query_rows_heads_dim.dtype)
+    query = query_rows_heads_dim.to(wide)
+    sink = sink_heads.to(wide)
+    parts = [_Keys.gather(window_pool, window_index, wide)]
     if entry_pool is not None and entry_index is not None:
-        entries, entry_bias = _gather(entry_pool, entry_index, bias.dtype)
-        keys = torch.cat((keys, entries), dim=1)
-        bias = torch.cat((bias, entry_bias), dim=1)
-    query = query_rows_heads_dim.to(bias.dtype)
-    keys = keys.to(bias.dtype)
-    scores = torch.baddbmm(bias.unsqueeze(1), query, keys.transpose(1, 2), alpha=scale)
-    sink = sink_heads.to(bias.dtype)
+        parts.append(_Keys.gather(entry_pool, entry_index, wide))
     if round_probabilities:
+        keys = torch.cat([part.keys for part in parts], dim=1)
+        scores = torch.cat([part.scores(query, scale) for part in parts], dim=-1)
         return _tiled_average(scores, keys, sink, query_rows_heads_dim.dtype)
-    return _weighted_average(scores, keys, sink).to(query_rows_heads_dim.dtype)
+    return _weighted_average(parts, query, sink, scale).to(query_rows_heads_dim.dtype)
 
 
-def _gather(pool: Tensor, index_rows_keys: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys `[rows, keys, dim]` and an additive mask `[rows, keys]`: 0 where there is a key, else -inf."""
-    rows, count = index_rows_keys.shape
-    missing = index_rows_keys < 0
-    keys = pool.index_select(0, index_rows_keys.clamp(min=0).view(-1)).view(rows, count, -1)
-    bias = torch.zeros(missing.shape, dtype=dtype, device=missing.device).masked_fill_(missing, -torch.inf)
-    return keys, bias
+class _Keys(NamedTuple):
+    """Gathered keys `[rows, keys, dim]` and an additive mask `[rows, keys]`: 0 where there is a key, else
+    -inf."""
+
+    keys: Tensor
+    bias: Tensor
+
+    @classmethod
+    def gather(cls, pool: Tensor, index_rows_keys: Tensor, dtype: torch.dtype) -> _Keys:
+        rows, count = index_rows_keys.shape
+        missing = index_rows_keys < 0
+        keys = pool.index_select(0, index_rows_keys.clamp(min=0).view(-1)).view(rows, count, -1)
+        bias = torch.zeros(rows, count, dtype=dtype, device=missing.device).masked_fill_(missing, -torch.inf)
+        return cls(keys.to(dtype), bias)
+
+    def scores(self, query_rows_heads_dim: Tensor, scale: float) -> Tensor:
+        """`[rows, heads, keys]`."""
+        return torch.baddbmm(self.bias.unsqueeze(1), query_rows_heads_dim, self.keys.mT, alpha=scale)
 
 
-def _weighted_average(scores: Tensor, keys: Tensor, sink_heads: Tensor) -> Tensor:
-    """The sink bounds the maximum from below, so a row without keys divides by exp(0), never by zero.
+def _weighted_average(parts: list[_Keys], query: Tensor, sink_heads: Tensor, scale: float) -> Tensor:
+    """One softmax over all parts and the sink. The parts are joined as scores, never as keys: those are
+    `dim / heads` times larger, and copying them cost more than the arithmetic.
 
-    A sink of -inf switches the sink off; then only a row that has a key keeps a finite maximum, and the
-    clamp turns the others' -inf into a value whose exponentials are still zero.
+    The sink bounds the maximum from below, so a row without keys divides by exp(0), never by zero. A sink of
+    -inf switches the sink off; then only a row that has a key keeps a finite maximum, and the clamp turns the
+    others' -inf into a value whose exponentials are still zero.
     """
-    top = torch.maximum(scores.amax(-1), sink_heads).clamp_(min=torch.finfo(scores.dtype).min)
-    weights = torch.exp(scores - top.unsqueeze(-1))
+    scores = torch.cat([part.scores(query, scale) for part in parts], dim=-1)
+    limits = torch.finfo(scores.dtype)
+    top = torch.maximum(scores.amax(-1), sink_heads).clamp_(min=limits.min)
+    weights = scores.sub_(top.unsqueeze(-1)).exp_()
     total = weights.sum(-1) + torch.exp(sink_heads - top)
-    return torch.bmm(weights, keys) / total.clamp_(min=torch.finfo(scores.dtype).tiny).unsqueeze(-1)
+    shares = weights.split([part.keys.shape[1] for part in parts], dim=-1)
+    value = torch.bmm(shares[0], parts[0].keys)
+    for share, part in zip(shares[1:], parts[1:], strict=True):
+        value.baddbmm_(share, part.keys)
+    return value / total.clamp_(min=limits.tiny).unsqueeze(-1)
 
 
 def _tiled_average(scores: Tensor, keys: Tensor, sink_heads: Tensor, narrow: torch.dtype) -> Tensor:
