@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from stepahead.engine.model.v41.config import ModelConfig
 
@@ -30,6 +31,15 @@ class Golden:
             vectors = {key: archive[key] for key in archive.files}
         return cls(config, weights, vectors, Oracle(config, weights))
 
+    @cached_property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The dequantized weights as float64 tensors."""
+        return {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
+
+    @property
+    def image_tokens(self) -> list[int]:
+        return [int(t) for t in self.vectors["image_tokens"]]
+
     @property
     def tokens(self) -> list[int]:
         return [int(t) for t in self.vectors["tokens"]]
@@ -52,7 +62,7 @@ class Golden:
 
     @cached_property
     def image_trace(self) -> Trace:
-        return self.oracle.forward([int(t) for t in self.vectors["image_tokens"]], image=self.image)
+        return self.oracle.forward(self.image_tokens, image=self.image)
 
     @cached_property
     def drafts(self) -> list[Draft]:
