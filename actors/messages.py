@@ -11,7 +11,7 @@ import msgspec
 from stepahead.engine.cache.reservation import Demand, Grant, Publication
 from stepahead.engine.model.runner import SamplePlan, StepPlan, StepResult
 from stepahead.engine.sampling.commit import StepCommit
-from stepahead.engine.types import FinishReason, Request
+from stepahead.engine.types import FinishReason, Occupant, Request
 
 from .actor import Reply
 
@@ -88,7 +88,7 @@ class StepPlanned(Message, frozen=True, kw_only=True, eq=False):
     """Scheduler -> device worker and sampler: step n+1, made from the ledger after commit n-1."""
 
     plan: StepPlan
-    admitted: tuple[tuple[int, Request], ...]  # (slot, sequence) that enter their slot with this step
+    admitted: tuple[Occupant, ...]  # sequences that enter their slot with this step
 
 
 class SamplingPrepared(Message, frozen=True, kw_only=True, eq=False):

@@ -128,6 +128,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
 
 
+class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence that enters a slot, for the first time or again after a preemption."""
+
+    slot: int
+    request: Request
+    output: int  # tokens it has emitted already; all of its earlier steps are committed
+
+
 class MailboxStatistics(msgspec.Struct, frozen=True):
     """One mailbox at one moment, and its history."""
 
