@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -63,7 +64,7 @@ def test_deltas_join_to_what_the_library_decodes_at_once(token_ids: list[int], s
 def test_valid_text_survives_any_split_of_its_bytes(text: str, cuts: list[int]) -> None:
     data = text.encode()
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [data[a:b] for a, b in pairwise(edges)]
     vocabulary = list(dict.fromkeys(pieces))
     detokenizer, seen = Detokenizer(table_of(vocabulary)), ""
     for piece in pieces:
