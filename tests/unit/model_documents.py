@@ -176,8 +176,26 @@ def real_document() -> dict[str, Any]:
 
 
 def nano_document(*, vision: bool = False) -> dict[str, Any]:
-    """The nano `config.json` (model_spec 7.1), without its vision tower unless asked for."""
+    """The nano `config.json` (model_spec 7.1), without vision unless asked for."""
     document = deepcopy(_NANO)
     if not vision:
         del document["vision_config"]
+    return document
+
+
+def tiny_document() -> dict[str, Any]:
+    """Three layers (window, ratio 2, ratio 1), no memory, drafts or candidates: quick to write to disk."""
+    document = nano_document()
+    document["text_config"] |= {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "compress_ratios": [0, 2, 1],
+        "kv_source_layer_ids": [1, 2],
+        "index_source_layer_ids": [1, 2],
+        "candidate_source_layer_id": None,
+        "n_routed_experts": 2,
+        "engram_layer_ids": [],
+        "num_nextn_predict_layers": 0,
+    }
     return document

@@ -7,13 +7,13 @@ from math import prod
 import msgspec
 import pytest
 
-from stepahead.engine.model.checkpoint.layout import (
+from stepahead.engine.model.checkpoint.layout import tensor_specs
+from stepahead.engine.model.checkpoint.storage import (
     StorageKind,
     scale_name,
     scale_shape,
     stored_parts,
     stored_tensor_count,
-    tensor_specs,
 )
 from stepahead.engine.model.v41.config import parse_config
 
