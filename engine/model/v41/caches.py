@@ -92,6 +92,23 @@ def allocate_caches(
     )
 
 
+def stored_block_bytes(config: ModelConfig, numerics: Numerics) -> int:
+    """Bytes of one block as the pools store it (wider than the published format: see `cache_sizes`)."""
+    size = numerics.dtype.itemsize
+    roles = layer_roles(config)
+    entries = sum(BLOCK_TOKENS // r.ratio * config.head_dim for r in roles if r.is_kv_source)
+    keys = sum(BLOCK_TOKENS // r.ratio * config.index_head_dim for r in roles if r.is_index_k_source)
+    return (entries + keys) * size
+
+
+def stored_state_bytes(config: ModelConfig, numerics: Numerics) -> int:
+    """Bytes of one state slot as the pools store it."""
+    roles = layer_roles(config)
+    windows = len(roles) * window_ring(config) * config.head_dim * numerics.dtype.itemsize
+    groups = sum(group_ring(config, r.ratio) for r in roles if r.is_kv_source and r.ratio > 1)
+    return windows + groups * 2 * config.head_dim * numerics.wide.itemsize
+
+
 def copy_state_(config: ModelConfig, caches: Caches, source: Tensor, destination: Tensor) -> None:
     """Copy whole state slots `source[i]` to `destination[i]`: window rings and unfinished groups of all
     layers.

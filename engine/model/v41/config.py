@@ -78,10 +78,12 @@ _KIND_PHRASES: dict[Any, str] = {
 def load_config(path: str | Path) -> ModelConfig:
     """Read a `config.json`, or the one inside a checkpoint directory.
 
-    Raises `ConfigError` for a document this engine cannot run and `FileNotFoundError` without one.
+    Raises `ConfigError` without such a file, and for a document this engine cannot run.
     """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
+    if not file.is_file():
+        raise ConfigError(str(file), None, "a config.json or the directory that holds it", missing=True)
     try:
         document = msgspec.json.decode(file.read_bytes())
     except msgspec.DecodeError as error:

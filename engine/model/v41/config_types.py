@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import msgspec
 
+from stepahead.engine.errors import StepaheadError
 
-class ConfigError(ValueError):
-    """A configuration field is missing or has a value the model does not allow.
+
+class ConfigError(StepaheadError, ValueError):
+    """A model's configuration cannot be used: a field is missing or has a value the model does not allow.
 
     `field`: its path in `config.json`; `value`: what was found (None when the field is missing);
     `allowed`: a phrase that says what would have been accepted.

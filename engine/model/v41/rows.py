@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,23 +43,21 @@ class Tiles:
     first: Tensor  # [sequences], first tile of the sequence
 
 
-def plan_tiles(query_lengths: Sequence[int], device: torch.device) -> Tiles:
-    """Choose the tile height with the least padded work and lay the tiles out.
-
-    A tile costs about as much for its keys as for `KEY_COST` rows.
-    """
-    heights = [1 << i for i in range(7)]
-    counts = {h: sum(-(-q // h) for q in query_lengths) for h in heights}
-    rows = min(heights, key=lambda h: counts[h] * (h + _KEY_COST))
-    per_sequence = [-(-q // rows) for q in query_lengths]
-    sequence = [s for s, count in enumerate(per_sequence) for _ in range(count)]
-    offset = [i * rows for count in per_sequence for i in range(count)]
-    first = [sum(per_sequence[:s]) for s in range(len(per_sequence))]
-    as_tensor = [torch.tensor(x, dtype=torch.int64, device=device) for x in (sequence, offset, first)]
-    return Tiles(rows, *as_tensor)
-
-
+_TILE_HEIGHTS = np.array([1, 2, 4, 8, 16, 32, 64])
 _KEY_COST = 2
+"""A tile's keys cost about as much as this many of its rows."""
+
+
+def plan_tiles(query_lengths: Sequence[int] | npt.NDArray[np.integer[Any]], device: torch.device) -> Tiles:
+    """Choose the tile height with the least padded work and lay the tiles out."""
+    lengths = np.asarray(query_lengths, dtype=np.int64)
+    counts = -(-lengths // _TILE_HEIGHTS[:, None])
+    rows = int(_TILE_HEIGHTS[np.argmin(counts.sum(1) * (_TILE_HEIGHTS + _KEY_COST))])
+    per_sequence = -(-lengths // rows)
+    first = np.cumsum(per_sequence) - per_sequence
+    sequence = np.repeat(np.arange(lengths.size), per_sequence)
+    offset = (np.arange(sequence.size) - first[sequence]) * rows
+    return Tiles(rows, *(torch.from_numpy(x).to(device) for x in (sequence, offset, first)))
 
 
 def uniform_tiles(sequences: int, rows: int, device: torch.device) -> Tiles:

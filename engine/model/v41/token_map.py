@@ -37,9 +37,9 @@ _NORMALISER = normalizers.Sequence(
 def engram_token_map(config: ModelConfig, tokenizer: Tokenizer | None) -> npt.NDArray[np.int64]:
     """What the Engram hash reads for every token id of a model, int64 [vocab_size].
 
-    The identity when the model declares no compression (`tokenizer` is then not used). Otherwise the compressed
-    map; raises `ConfigError` when the tokenizer does not give the declared number of ids, that is, when it is
-    not the tokenizer the model was trained with.
+    The identity when the model declares no compression (`tokenizer` is then not used). Otherwise the
+    compressed map; raises `ConfigError` when the tokenizer does not give the declared number of ids, that is,
+    when it is not the tokenizer the model was trained with.
     """
     declared = config.engram_compressed_vocab_size
     if not declared:

@@ -1,0 +1,162 @@
+"""DeepSeek-V4.1 behind the engine's `Runner` interface.
+
+Every call enqueues one piece of work on the device's compute stream and returns. The piece owns its plan;
+what it shares with other pieces (caches, slots, tables) only the stream's order protects, so nothing outside
+that stream may touch them.
+"""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop
+from collections import deque
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepahead.devices.device import Device, Ticket
+
+from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
+from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
+from .choosing import Chooser, Drawn, ForwardResult
+from .model import Model
+from .rows import BLOCK_TOKENS
+from .slots import SamplingSlots, allocate_slots
+from .step_input import LayoutTensors, build_step_batch, place_layout
+
+
+def model_facts(model: Model, eos_token_ids: tuple[int, ...]) -> ModelFacts:
+    """What the engine must know before caches exist."""
+    config = model.config
+    return ModelFacts(
+        vocab_size=config.vocab_size,
+        eos_token_ids=eos_token_ids,
+        max_positions=config.max_position_embeddings,
+        block_tokens=BLOCK_TOKENS,
+        block_bytes=stored_block_bytes(config, model.numerics),
+        state_bytes=stored_state_bytes(config, model.numerics),
+        draft_tokens=config.dspark_block_size if config.num_nextn_predict_layers else 0,
+        backtracking=backtracking(config),
+        hit_margin=1,
+    )
+
+
+class V41Runner(Runner):
+    """One model, its caches, and the state of its sequences on one device."""
+
+    def __init__(self, model: Model, facts: ModelFacts, shape: RunnerShape, device: Device) -> None:
+        self.facts, self.shape = facts, shape
+        self._model, self._device = model, device
+        block = max(model.config.dspark_block_size, 1)
+        self._caches = model.new_caches(
+            CacheShape(
+                blocks=shape.blocks,
+                state_slots=shape.state_slots,
+                max_rows=max(shape.max_rows, shape.sequence_slots * block),
+            )
+        )
+        self._state = allocate_slots(shape, model.numerics.wide, model.device)
+        self._tables = SamplingSlots(shape, model.device)
+        self._chooser = Chooser(model, shape, self._state, self._tables)
+        self._placed: LayoutTensors | None = None
+        self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
+        self._results: dict[int, StepResult] = {}
+        self._tickets: dict[Ticket, int] = {}
+
+    def launch_forward(self, plan: StepPlan) -> None:
+        self._device.compute.enqueue(lambda: self._forward(plan), f"forward:{plan.step}")
+
+    def launch_sample(self, plan: SamplePlan) -> Ticket:
+        stream = self._device.compute
+        stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
+        ticket = self._device.watch(stream.record(), get_running_loop())
+        self._tickets[ticket] = plan.step
+        return ticket
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        step = self._tickets.pop(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+        return self._results.pop(step)
+
+    def close(self) -> None:
+        self._tickets.clear()
+        self._results.clear()
+        self._forwarded.clear()
+
+    # Work on the compute stream: on another thread where the device has one.
+
+    @torch.inference_mode()
+    def _forward(self, plan: StepPlan) -> None:
+        self._copy_states(plan.state_copies)
+        self._update_tables(plan.table_updates)
+        placed = self._place(plan)
+        batch = build_step_batch(plan, placed, self._state)
+        logits = self._model.forward(batch, self._caches).logits
+        tail = self._chunk_tail(plan)
+        self._forwarded.append((plan, ForwardResult(placed, logits, batch.rows.first_position, tail)))
+
+    @torch.inference_mode()
+    def _sample(self, plan: SamplePlan) -> None:
+        step, forward = self._forwarded.popleft()
+        self._tables.update(plan.updates)
+        drawn = self._chooser.choose(forward, plan)
+        self._chooser.advance(forward, drawn)
+        self._chooser.draft(forward.placed, self._caches)
+        self._results[plan.step] = self._result(step, forward, drawn)
+
+    def _copy_states(self, copies: np.ndarray) -> None:
+        """One after another: a save may read the slot that a later restore overwrites."""
+        for source, destination in torch.from_numpy(copies.astype(np.int64)).to(self._model.device):
+            copy_state_(self._model.config, self._caches, source.view(1), destination.view(1))
+
+    def _update_tables(self, updates: np.ndarray) -> None:
+        if updates.size:
+            slot, column, block = torch.from_numpy(updates.astype(np.int64)).to(self._model.device).unbind(1)
+            self._state.table[slot, column] = block
+
+    def _place(self, plan: StepPlan) -> LayoutTensors:
+        if self._placed is None or self._placed.layout is not plan.layout:
+            self._placed = place_layout(plan.layout, self._model.device)
+        return self._placed
+
+    def _chunk_tail(self, plan: StepPlan) -> Tensor:
+        """The last tokens of every chunk; a chunk shorter than that reaches back into its history."""
+        layout, decode = plan.layout, plan.layout.decode_count
+        lengths = layout.query_lengths[decode:]
+        start = layout.row_starts[decode:] - layout.row_starts[decode:][:1]
+        back = np.arange(-HISTORY, 0)
+        inside = lengths[:, None] + back
+        recent = plan.chunk_tokens[np.maximum(start[:, None] + inside, 0)] if lengths.size else inside
+        older = np.take_along_axis(plan.chunk_history, np.clip(HISTORY + inside, 0, HISTORY - 1), axis=1)
+        tail = np.where(inside >= 0, recent, older).astype(np.int64)
+        return torch.from_numpy(tail).to(self._model.device)
+
+    def _result(self, plan: StepPlan, forward: ForwardResult, drawn: Drawn) -> StepResult:
+        drafted = plan.layout.query_lengths - 1
+        drafted[plan.layout.decode_count :] = 0
+        return StepResult(
+            step=plan.step,
+            tokens=_int32(drawn.tokens),
+            emitted=_int32(drawn.emitted),
+            drafted=drafted,
+            positions=_int32(forward.first),
+            finite=drawn.finite.cpu().numpy(),
+            logprobs=_float32(drawn.logprobs),
+            top_logprobs=_float32(drawn.top_logprobs),
+            top_tokens=_int32(drawn.top_tokens) if drawn.top_tokens is not None else None,
+            confidences=self._confidences(forward.placed),
+        )
+
+    def _confidences(self, placed: LayoutTensors) -> np.ndarray | None:
+        if self.shape.draft_tokens == 0:
+            return None
+        return _float32(self._state.confidence[placed.slots].sigmoid())
+
+
+def _int32(tensor: Tensor) -> np.ndarray:
+    return tensor.to(torch.int32).cpu().numpy()
+
+
+def _float32(tensor: Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.to(torch.float32).cpu().numpy()

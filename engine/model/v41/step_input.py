@@ -1,0 +1,85 @@
+"""From a step plan to a batch: the fix-ups of a step whose predecessor may still run (engine_spec 2.11).
+
+Decode rows take position, tokens and history from their slots, prompt rows from the plan. All of it is gather
+and arithmetic on the device; the host contributes only shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..runner import BatchLayout, Int32s, StepPlan
+from .batch import Batch
+from .rows import BLOCK_TOKENS, lay_rows, plan_tiles
+from .slots import SlotState
+
+
+@dataclass(frozen=True)
+class LayoutTensors:
+    """A batch layout on the device. Steady decode reuses one layout object, and so reuses this."""
+
+    layout: BatchLayout
+    slots: Tensor  # [sequences]
+    lengths: Tensor  # [sequences]
+    decode_place: Tensor  # [decode rows], row within its sequence: 0 the token, above the drafts
+    logit_rows: Tensor  # rows that reach the head: all decode rows, then last rows of sampling prompts
+    sampling: Tensor  # [sampling sequences] indices of the sequences that sample
+
+
+def place_layout(layout: BatchLayout, device: torch.device) -> LayoutTensors:
+    decode = layout.decode_count
+    decode_rows = int(layout.query_lengths[:decode].sum())
+    place = np.arange(decode_rows) - np.repeat(layout.row_starts[:decode], layout.query_lengths[:decode])
+    last = (layout.row_starts + layout.query_lengths - 1)[decode:][layout.samples[decode:]]
+    wanted = np.concatenate((np.arange(decode_rows), last))
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(device)
+
+    return LayoutTensors(
+        layout=layout,
+        slots=tensor(layout.slots),
+        lengths=tensor(layout.query_lengths),
+        decode_place=tensor(place),
+        logit_rows=tensor(wanted),
+        sampling=tensor(np.flatnonzero(layout.samples)),
+    )
+
+
+def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) -> Batch:
+    """The batch of one step. `state` is read here and written by the sampling that follows."""
+    layout, device = plan.layout, state.position.device
+    decode = layout.decode_count
+    chunk_first = _tensor(plan.first_positions[decode:], device)
+    first = torch.cat((state.position[placed.slots[:decode]], chunk_first))
+    rows = lay_rows(first, placed.lengths, layout.rows, plan_tiles(layout.query_lengths, device))
+    decode_slots = placed.slots[:decode]
+    sequence_of_decode_row = rows.sequence[: placed.decode_place.shape[0]]
+    guesses = torch.cat((state.token[decode_slots].unsqueeze(1), state.drafts[decode_slots]), dim=1)
+    decode_tokens = guesses[sequence_of_decode_row, placed.decode_place]
+    zero = torch.zeros_like(first)
+    return Batch(
+        token_ids=torch.cat((decode_tokens, _tensor(plan.chunk_tokens, device))),
+        rows=rows,
+        state_slot=placed.slots,
+        block_table=state.table[placed.slots][:, : _table_width(plan)],
+        history=torch.cat((state.history[decode_slots], _tensor(plan.chunk_history, device))),
+        window_floor=zero,
+        consumer_floor=zero,
+        entry_floor=zero,
+        logit_rows=placed.logit_rows,
+    )
+
+
+def _tensor(array: Int32s, device: torch.device) -> Tensor:
+    return torch.from_numpy(array.astype(np.int64)).to(device)
+
+
+def _table_width(plan: StepPlan) -> int:
+    """Columns any row of the step can reach: the host's positions are upper bounds."""
+    reach = plan.first_positions + plan.layout.query_lengths
+    return -(-int(reach.max()) // BLOCK_TOKENS)
