@@ -65,7 +65,7 @@ def test_a_missing_tensor_is_named_by_read(tmp_path: Path, stored: Stored) -> No
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors\.index\.json"):
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors\.index\.json"):
         CheckpointReader(tmp_path)
 
 

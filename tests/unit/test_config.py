@@ -374,6 +374,13 @@ def test_load_config_names_a_file_that_is_no_json(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
+def test_load_config_names_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"config\.json is missing; allowed: a config\.json or the directory"
+    ):
+        load_config(tmp_path)
+
+
 @pytest.mark.parametrize("document", [[], "text", None])
 def test_a_document_must_be_an_object(document: Any) -> None:
     assert refusal(document).field == "config.json"

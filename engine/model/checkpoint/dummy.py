@@ -17,8 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from stepahead.engine.model.v41.config import ModelConfig
-
+from ..v41.config import ModelConfig
 from .formats import QuantizedTensor, fake_quantize, quantize
 from .layout import tensor_specs
 from .storage import Shape

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from ...errors import StepaheadError
+
 _SHOWN_PER_KIND = 20
 
 
@@ -30,7 +32,7 @@ class CheckpointProblems(msgspec.Struct, kw_only=True):
         return any(getattr(self, name) for name in self.__struct_fields__)
 
 
-class CheckpointError(ValueError):
+class CheckpointError(StepaheadError, ValueError):
     """A checkpoint cannot be used as it is; `problems` has the names of all tensors at fault."""
 
     def __init__(self, path: Path | str, problems: CheckpointProblems) -> None:

@@ -28,7 +28,7 @@ Locations = dict[str, tuple[str, Path]]
 def locate(path: Path) -> Locations:
     """Name in the file, and the file, of every tensor by plain name; tied copies are left out.
 
-    Raises `FileNotFoundError` without a checkpoint, `CheckpointError` for one that cannot be opened.
+    Raises `CheckpointError` without a checkpoint and for one that cannot be opened.
     """
     if path.is_file():
         return _by_plain_name(path, _file_names(path, path))
@@ -37,7 +37,8 @@ def locate(path: Path) -> Locations:
         return _by_plain_name(path, _index_entries(path, index))
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise FileNotFoundError(f"no {INDEX_NAME} and no .safetensors file in {path}")
+        problems = CheckpointProblems(unreadable=[f"no {INDEX_NAME} and no .safetensors file"])
+        raise CheckpointError(path, problems)
     return _by_plain_name(path, (pair for file in files for pair in _file_names(path, file)))
 
 

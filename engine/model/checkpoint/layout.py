@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepahead.engine.model.v41.config import ModelConfig
-from stepahead.engine.model.v41.engram_tables import engram_tables
-from stepahead.engine.model.v41.roles import LayerRole, layer_roles
-
+from ..v41.config import ModelConfig
+from ..v41.engram_tables import engram_tables
+from ..v41.roles import LayerRole, layer_roles
 from .storage import StorageKind, TensorSpec
 
 _PATCH_CHANNELS = 3

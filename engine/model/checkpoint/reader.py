@@ -32,7 +32,7 @@ class CheckpointReader:
     """The tensors of one checkpoint directory (or one `.safetensors` file).
 
     `read` and `read_quantized` consume a tensor. Not safe for use by several threads at once.
-    Raises `FileNotFoundError` without a checkpoint and `CheckpointError` when its index and files disagree.
+    Raises `CheckpointError` without a checkpoint, and when its index and files disagree.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -20,8 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stepahead.engine.model.v41.config import ModelConfig, to_document
-
+from ..v41.config import ModelConfig, to_document
 from .errors import CheckpointError, CheckpointProblems
 from .formats import QuantizedTensor, quantize
 from .index import INDEX_NAME

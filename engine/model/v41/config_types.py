@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stepahead.engine.errors import StepaheadError
+from ...errors import StepaheadError
 
 
 class ConfigError(StepaheadError, ValueError):
