@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from .golden import Golden
+from .small import Small
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -22,3 +23,8 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def golden() -> Golden:
     return Golden.load()
+
+
+@pytest.fixture(scope="session")
+def small() -> Small:
+    return Small.build()

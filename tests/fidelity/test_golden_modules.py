@@ -1,4 +1,4 @@
-"""Single modules at the low-precision level reproduce the publisher's bits (data/micro/README.md, n1.safetensors).
+"""Single modules at the low-precision level reproduce the publisher's bits (data/micro, n1.safetensors).
 
 Bfloat16 with the quantizers on, on the prompt `tokens[:16]` at positions 0 to 15. Attention is equal as well,
 because its probabilities are rounded tile by tile as the publisher documents. Checked on x86 with AVX2,
