@@ -212,7 +212,7 @@ def test_gate_scores_choice_and_weights(config: ModelConfig) -> None:
     inputs = torch.randn(ROWS, config.hidden_size)
     logits, expected_weights, expected_chosen = theirs(inputs)
     bias = theirs.e_score_correction_bias
-    chosen, weights = experts.route(0.9*
+    chosen, weights = experts.route(
         experts.gate_scores(logits), bias, config.num_experts_per_tok, config.routed_scaling_factor
     )
     dense = torch.zeros(2, ROWS, config.n_routed_experts)
@@ -282,7 +282,7 @@ def test_indexer_scores(config: ModelConfig) -> None:
     heads, dim = config.index_n_heads, config.index_head_dim
     query, keys = torch.randn(1, ROWS, heads, dim), torch.randn(1, 30, dim)
     inputs = torch.randn(1, ROWS, config.hidden_size)
-    head_weights = theirs.weights_proj(inputs) * (heads * dim) ** -0.5
+    head_weights = theirs.weights_proj(inputs) * (heads) ** -0.5
     ours = indexer.index_scores(query, keys, head_weights, narrow=False)
     assert_equal(ours, theirs(query, keys, inputs))
 
