@@ -54,11 +54,11 @@ def write_checkpoint(
     staging = target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial")
     staging.mkdir(parents=True)
     try:
+        _write_json(staging / "config.json", to_document(config))
         specs = tensor_specs(config)
         pairs = _asked(specs, tensors) if callable(tensors) else tensors
         stored = _checked(target, specs, pairs, on_tensor)
         weight_map, total_bytes = _write_shards(staging, stored, max_shard_bytes)
-        _write_json(staging / "config.json", to_document(config))
         index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
         _write_json(staging / INDEX_NAME, index)
         _move_into_place(staging, target)
@@ -163,7 +163,9 @@ def _write_json(path: Path, document: object) -> None:
 
 
 def _move_into_place(staging: Path, target: Path) -> None:
+    readable = (staging / "config.json").stat().st_mode
     for file in staging.iterdir():
+        file.chmod(readable)  # safetensors makes its files private; a checkpoint is as public as any new file
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
     if not target.exists():
