@@ -14,7 +14,7 @@ from ..errors import InvalidParameterError
 from ..text.stop_matcher import StopMatcher
 
 if TYPE_CHECKING:
-    from ..model.plain_loop import OnTensor, OpenModel
+    from ..model.opening import OnTensor, OpenModel
     from ..text.tokenizer import Tokenizer
 
 HELP = "continue a text and print it as it is generated (the default command)"
@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..model.plain_loop import generate, open_model
+    from ..model.opening import open_model
+    from ..model.plain_loop import generate
 
     _check(arguments)
     prompt = sys.stdin.read() if arguments.prompt is None else arguments.prompt

@@ -8,111 +8,21 @@ caches are made for one sequence and forgotten with it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from stepahead.engine.errors import (
-    EmptyPromptError,
-    EngineError,
-    PromptTooLongError,
-    TokenOutOfVocabularyError,
-)
-from stepahead.engine.text.compressed_vocabulary import compressed_token_ids
-from stepahead.engine.text.tokenizer import Tokenizer
+from stepahead.engine.errors import EmptyPromptError, PromptTooLongError, TokenOutOfVocabularyError
 
-from .checkpoint.dummy import DummyReader
-from .checkpoint.layout import tensor_specs
-from .checkpoint.reader import CheckpointReader
 from .v41.batch import Batch, SequenceChunk, build_batch
 from .v41.caches import Caches, CacheShape
-from .v41.config import ModelConfig, load_config
+from .v41.config import ModelConfig
 from .v41.model import Model
-from .v41.numerics import exact
 from .v41.rows import BLOCK_TOKENS
-from .v41.weights import TensorSource, load_weights
 
 CHUNK_ROWS = 512
 _SLOT = 1  # state slot 0 and block 0 are scratch
-
-
-class ModelFilesError(EngineError):
-    """A folder that does not hold a model this engine runs; the cause says what is wrong."""
-
-    def __init__(self, folder: Path, problem: Exception) -> None:
-        super().__init__(f"cannot open a model in {folder}: {problem}")
-        self.folder = folder
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenModel:
-    """A model in memory with the vocabulary it speaks."""
-
-    config: ModelConfig
-    tokenizer: Tokenizer
-    model: Model
-
-
-OnTensor = Callable[[int, int], None]
-"""Called while weights load with the number of tensors read so far and in all."""
-
-
-class _ReportingSource:
-    """Passes tensors through and tells how far the loading is."""
-
-    def __init__(self, source: TensorSource, total: int, on_tensor: OnTensor) -> None:
-        self._source, self._total, self._on_tensor, self._done = source, total, on_tensor, 0
-
-    def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        tensor = self._source.read(name, dtype)
-        self._done += 1
-        self._on_tensor(self._done, self._total)
-        return tensor
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._source
-
-
-def open_model(
-    folder: Path,
-    *,
-    random_weights: bool = False,
-    dtype: torch.dtype = torch.float32,
-    on_tensor: OnTensor = lambda done, total: None,
-) -> OpenModel:
-    """Load configuration, vocabulary and weights on the CPU, computing in `dtype` throughout.
-
-    With `random_weights` only the first two are read from the folder. Raises `ModelFilesError`.
-    """
-    try:
-        config = load_config(folder)
-        tokenizer = Tokenizer.from_file(folder, compatibility=config.tokenizer_compatibility)
-        source = DummyReader(config) if random_weights else _checkpoint(folder, config)
-    except (OSError, ValueError) as error:
-        raise ModelFilesError(folder, error) from error
-    numerics = exact(dtype)
-    reporting = _ReportingSource(source, len(source.names()), on_tensor)
-    weights = load_weights(config, reporting, numerics, torch.device("cpu"))
-    model = Model(config, weights, numerics, token_map=_token_map(config, tokenizer))
-    return OpenModel(config, tokenizer, model)
-
-
-def _checkpoint(folder: Path, config: ModelConfig) -> CheckpointReader:
-    reader = CheckpointReader(folder)
-    reader.verify(tensor_specs(config), allow_unquantized=True)
-    return reader
-
-
-def _token_map(config: ModelConfig, tokenizer: Tokenizer) -> Tensor | None:
-    """Compressed ids for the n-gram memory. Ids without a token (a padded embedding) count as padding."""
-    if not config.engram_layer_ids or not config.engram_compressed_vocab_size:
-        return None
-    ids = torch.from_numpy(compressed_token_ids(tokenizer))
-    padded = ids[config.engram_pad_token_id].repeat(max(config.vocab_size, len(ids)))
-    padded[: len(ids)] = ids
-    return padded
 
 
 def generate(

@@ -98,6 +98,11 @@ class Tokenizer:
             raise TokenizerFileError(str(file), f"cannot be read: {error}") from error
         return cls(definition, compatibility=compatibility, source=str(file))
 
+    @property
+    def library(self) -> tokenizers.Tokenizer:
+        """The library's own object, for code that derives tables from the vocabulary."""
+        return self._tokenizer
+
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
         """Token ids of one text; see `encode_many`. About 1 s for 2 MB, without the interpreter lock."""
         return self.encode_many((text,), literal=literal)[0]

@@ -15,8 +15,9 @@ from stepahead.engine import __main__ as command_line
 from stepahead.engine.commands import generate as command
 from stepahead.engine.commands.generate import BUILT_IN_MODEL, chat_prompt
 from stepahead.engine.errors import EmptyPromptError, PromptTooLongError, TokenOutOfVocabularyError
-from stepahead.engine.model import plain_loop
-from stepahead.engine.model.plain_loop import ModelFilesError, OpenModel, generate, open_model
+from stepahead.engine.model import opening
+from stepahead.engine.model.opening import ModelFilesError, OpenModel, open_model
+from stepahead.engine.model.plain_loop import generate
 
 PROMPT = "Once upon a time"
 RANDOM = ["--random-weights", "--temperature", "0"]
@@ -31,7 +32,7 @@ def opened() -> OpenModel:
 @pytest.fixture
 def reuse(opened: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command find the model already in memory."""
-    monkeypatch.setattr(plain_loop, "open_model", lambda *args, **options: opened)
+    monkeypatch.setattr(opening, "open_model", lambda *args, **options: opened)
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

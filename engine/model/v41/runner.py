@@ -19,22 +19,23 @@ from stepahead.devices.device import Device, Ticket
 from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
 from .choosing import Chooser, Drawn, ForwardResult
+from .config import ModelConfig
 from .model import Model
+from .numerics import Numerics
 from .rows import BLOCK_TOKENS
 from .slots import SamplingSlots, allocate_slots
 from .step_input import LayoutTensors, build_step_batch, place_layout
 
 
-def model_facts(model: Model, eos_token_ids: tuple[int, ...]) -> ModelFacts:
+def model_facts(config: ModelConfig, numerics: Numerics) -> ModelFacts:
     """What the engine must know before caches exist."""
-    config = model.config
     return ModelFacts(
         vocab_size=config.vocab_size,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=(config.eos_token_id,),
         max_positions=config.max_position_embeddings,
         block_tokens=BLOCK_TOKENS,
-        block_bytes=stored_block_bytes(config, model.numerics),
-        state_bytes=stored_state_bytes(config, model.numerics),
+        block_bytes=stored_block_bytes(config, numerics),
+        state_bytes=stored_state_bytes(config, numerics),
         draft_tokens=config.dspark_block_size if config.num_nextn_predict_layers else 0,
         backtracking=backtracking(config),
         hit_margin=1,

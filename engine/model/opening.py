@@ -1,0 +1,160 @@
+"""From a folder to a model in memory, or to a runner on a device.
+
+The engine asks in two steps, because the size of the caches depends on the model and on what else the device
+holds: `describe` reads only the configuration, `open_runner` loads the weights and allocates. Both are plain
+functions of picklable arguments, so a child process can be told to do the second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stepahead.devices.device import Device
+from stepahead.engine.errors import EngineError
+from stepahead.engine.text.tokenizer import Tokenizer
+
+from .checkpoint.dummy import DummyReader
+from .checkpoint.layout import tensor_specs
+from .checkpoint.reader import CheckpointReader
+from .runner import ModelFacts, RunnerShape
+from .v41.config import ModelConfig, load_config
+from .v41.model import Model
+from .v41.numerics import Numerics, exact
+from .v41.runner import V41Runner, model_facts
+from .v41.token_map import engram_token_map
+from .v41.weights import TensorSource, load_weights
+
+BUILT_IN = Path(__file__).parents[1] / "nano"
+"""The folder of the small model that ships with the project."""
+
+OnTensor = Callable[[int, int], None]
+"""Called while weights load with the number of tensors read so far and in all."""
+
+
+class ModelFilesError(EngineError):
+    """A folder that does not hold a model this engine runs; the cause says what is wrong."""
+
+    def __init__(self, folder: Path, problem: Exception) -> None:
+        super().__init__(f"cannot open a model in {folder}: {problem}")
+        self.folder = folder
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDescription:
+    """What a folder says about its model, without the weights."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    numerics: Numerics
+    facts: ModelFacts
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenModel:
+    """A model in memory with the vocabulary it speaks."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    model: Model
+
+
+def numerics_for(device: torch.device) -> Numerics:
+    """The types a model runs in where nobody chose: float32 on a CPU, whose steps are bound by dispatch and
+    whose results others compare with; bfloat16 on a GPU, which has matrix units for it.
+    """
+    return exact(torch.float32 if device.type == "cpu" else torch.bfloat16)
+
+
+def describe(folder: Path | None, numerics: Numerics) -> ModelDescription:
+    """Read configuration and vocabulary. None is the built-in model. Raises `ModelFilesError`."""
+    folder = folder or BUILT_IN
+    try:
+        config = load_config(folder)
+        tokenizer = Tokenizer.from_file(folder, compatibility=config.tokenizer_compatibility)
+    except (OSError, ValueError) as error:
+        raise ModelFilesError(folder, error) from error
+    return ModelDescription(folder, config, tokenizer, numerics, model_facts(config, numerics))
+
+
+def load_model(
+    described: ModelDescription,
+    device: torch.device,
+    *,
+    random_weights: bool = False,
+    on_tensor: OnTensor = lambda done, total: None,
+) -> Model:
+    """Load the weights, or draw random ones. Raises `ModelFilesError`."""
+    config = described.config
+    try:
+        source = DummyReader(config) if random_weights else _checkpoint(described.folder, config)
+        token_map = _token_map(config, described.tokenizer)
+        reporting = _ReportingSource(source, len(source.names()), on_tensor)
+        weights = load_weights(config, reporting, described.numerics, device)
+    except (OSError, ValueError) as error:
+        raise ModelFilesError(described.folder, error) from error
+    placed_map = None if token_map is None else token_map.to(device)
+    return Model(config, weights, described.numerics, token_map=placed_map)
+
+
+def open_model(
+    folder: Path | None = None,
+    *,
+    random_weights: bool = False,
+    dtype: torch.dtype = torch.float32,
+    on_tensor: OnTensor = lambda done, total: None,
+) -> OpenModel:
+    """Load configuration, vocabulary and weights on the CPU, computing in `dtype` throughout.
+
+    With `random_weights` only the first two are read from the folder. Raises `ModelFilesError`.
+    """
+    described = describe(folder, exact(dtype))
+    model = load_model(described, torch.device("cpu"), random_weights=random_weights, on_tensor=on_tensor)
+    return OpenModel(described.config, described.tokenizer, model)
+
+
+def open_runner(
+    folder: Path | None, shape: RunnerShape, device: Device, *, random_weights: bool = False
+) -> V41Runner:
+    """Load a model onto a device and allocate its caches. Takes seconds; call it off the event loop.
+
+    Raises `ModelFilesError`, or the device's out-of-memory error.
+    """
+    torch_device = torch.device(device.torch_device)
+    described = describe(folder, numerics_for(torch_device))
+    model = load_model(described, torch_device, random_weights=random_weights)
+    return V41Runner(model, described.facts, shape, device)
+
+
+class _ReportingSource:
+    """Passes tensors through and tells how far the loading is."""
+
+    def __init__(self, source: TensorSource, total: int, on_tensor: OnTensor) -> None:
+        self._source, self._total, self._on_tensor, self._done = source, total, on_tensor, 0
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        tensor = self._source.read(name, dtype)
+        self._done += 1
+        self._on_tensor(self._done, self._total)
+        return tensor
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._source
+
+
+def _checkpoint(folder: Path, config: ModelConfig) -> CheckpointReader:
+    reader = CheckpointReader(folder)
+    reader.verify(tensor_specs(config), allow_unquantized=True)
+    return reader
+
+
+def _token_map(config: ModelConfig, tokenizer: Tokenizer) -> Tensor | None:
+    """Compressed ids for the n-gram memory, where the model has one that compresses."""
+    if not config.engram_layer_ids or not config.engram_compressed_vocab_size:
+        return None
+    return torch.from_numpy(engram_token_map(config, tokenizer.library))
