@@ -15,7 +15,7 @@ from stepahead.engine import __main__ as command_line
 from stepahead.engine.commands import generate as command
 from stepahead.engine.commands.generate import BUILT_IN_MODEL, chat_prompt
 from stepahead.engine.errors import EmptyPromptError, PromptTooLongError, TokenOutOfVocabularyError
-from stepahead.engine.model import opening
+from stepahead.engine.model import opening, plain_loop
 from stepahead.engine.model.opening import ModelFilesError, OpenModel, open_model
 from stepahead.engine.model.plain_loop import generate
 
