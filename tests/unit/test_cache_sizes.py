@@ -13,7 +13,7 @@ REAL = parse_config(real_document())
 NANO = parse_config(nano_document())
 
 
-def test_entries_of_the_published_model() -> None:
+def test_invariant_35_entries_of_the_published_model() -> None:
     assert cache_sizes.main_entry_bytes(REAL) == 288
     assert cache_sizes.main_entry_bytes(msgspec.structs.replace(REAL, use_fp4_sparse_kv=False)) == 528
     assert cache_sizes.index_entry_bytes(REAL) == 68
@@ -21,7 +21,7 @@ def test_entries_of_the_published_model() -> None:
     assert cache_sizes.compressor_slot_bytes(REAL) == 4096
 
 
-def test_block_bytes_per_token() -> None:
+def test_invariant_35_block_bytes_per_token() -> None:
     assert cache_sizes.block_bytes_per_token(REAL) == 890
     assert cache_sizes.block_bytes_per_token(REAL) * 128 == 113_920
     assert cache_sizes.block_bytes_per_token(NANO) == 106

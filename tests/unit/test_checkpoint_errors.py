@@ -27,7 +27,9 @@ def problems_of(folder: Path) -> dict[str, list[str]]:
     return {kind: getattr(problems, kind) for kind in problems.__struct_fields__ if getattr(problems, kind)}
 
 
-def test_everything_wrong_is_reported_in_one_error(tmp_path: Path, stored: Stored) -> None:
+def test_invariant_32_and_33_everything_wrong_is_reported_in_one_error(
+    tmp_path: Path, stored: Stored
+) -> None:
     broken = dict(stored)
     del broken["norm.weight"], broken["layers.2.attn.wkv.scale"]
     broken["layers.7.attn_norm.weight"] = torch.ones(64, dtype=torch.bfloat16)

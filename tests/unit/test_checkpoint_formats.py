@@ -20,7 +20,7 @@ def weight(rows: int, columns: int, seed: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 @pytest.mark.parametrize("shape", [(64, 96), (40, 64), (33, 46), (1, 32)])
-def test_dequantize_of_quantize_is_idempotent(kind: StorageKind, shape: tuple[int, int]) -> None:
+def test_invariant_33_dequantize_of_quantize_is_idempotent(kind: StorageKind, shape: tuple[int, int]) -> None:
     once = quantize(weight(*shape), kind)
     assert once.scales.shape == scale_shape(shape, kind)
     values = once.dequantize(torch.float32)
@@ -77,7 +77,7 @@ def test_an_odd_number_of_codes_decodes() -> None:
     assert torch.equal(stored.dequantize(torch.float32), stored.payload.float() * scales)
 
 
-def test_mxfp4_puts_the_even_element_in_the_low_nibble() -> None:
+def test_invariant_33_mxfp4_puts_the_even_element_in_the_low_nibble() -> None:
     values = torch.zeros(1, 32)
     values[0, 0], values[0, 1], values[0, 3] = 1.0, -6.0, 0.5
     stored = quantize(values, StorageKind.MXFP4)

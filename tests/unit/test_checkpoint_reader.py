@@ -29,7 +29,7 @@ def stored() -> Stored:
     return stored_tensors()
 
 
-def test_the_nano_checkpoint_has_its_tensors_and_each_is_consumed_once(tmp_path: Path) -> None:
+def test_invariant_32_the_nano_checkpoint_has_its_tensors_and_each_is_consumed_once(tmp_path: Path) -> None:
     config = parse_config(nano_document())
     specs = {name: spec for name, spec in tensor_specs(config).items() if not spec.optional}
     dummy = DummyReader(config)
@@ -45,7 +45,7 @@ def test_the_nano_checkpoint_has_its_tensors_and_each_is_consumed_once(tmp_path:
         reader.read("embed.weight", torch.bfloat16)
 
 
-def test_prefix_and_scales_in_another_shard_are_accepted(tmp_path: Path, stored: Stored) -> None:
+def test_invariant_32_prefix_and_scales_in_another_shard_are_accepted(tmp_path: Path, stored: Stored) -> None:
     weights = {f"model.{n}": t for n, t in stored.items() if not n.endswith(".scale")}
     scales = {f"model.{n}": t for n, t in stored.items() if n.endswith(".scale")}
     save_file(weights, tmp_path / "a.safetensors")

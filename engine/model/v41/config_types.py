@@ -30,6 +30,15 @@ class ConfigError(StepaheadError, ValueError):
         super().__init__(f"{field} {found}; allowed: {allowed}")
 
 
+TEXT = "text_config."  # where the language model's fields lie in a document
+
+
+def require(holds: bool, field: str, value: object, allowed: str) -> None:
+    """Raise `ConfigError` unless `holds`."""
+    if not holds:
+        raise ConfigError(field, value, allowed)
+
+
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """YaRN parameters, applied to layers with compressed keys only (model_spec 2.3)."""
 
