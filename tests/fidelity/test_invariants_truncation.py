@@ -103,6 +103,15 @@ def test_invariant_09_decoding_and_drafts_after_compact_equal_those_after_mask(
         assert distance(mask.confidences, compact.confidences) < EXACT
 
 
+def test_invariant_09_drafts_after_compact_when_their_features_come_from_producer_layers() -> None:
+    """All target layers may lie below the boundary: features exist of all rows, and the kept ones count."""
+    small = Small.build(dspark_target_layer_ids=(2, 3, 4))
+    expected = small.oracle.forward(small.tokens[:PROMPT], truncation=KEEP)
+    session, fed = _prefill(small.compact, small, [10, 30])
+    assert distance(_kept(fed), expected.logits[KEPT_FROM:]) < EXACT
+    assert session.draft(5).tokens == small.oracle.draft(expected, PROMPT - 1, 5).tokens
+
+
 def test_invariant_10_compact_does_no_consumer_work_outside_the_kept_rows(small: Small) -> None:
     recorder = Recorder()
     _prefill(small.compact, small, [], recorder)

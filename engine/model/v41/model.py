@@ -135,6 +135,7 @@ class Model:
                 step = consumer_step
                 if batch.retained is not None:
                     attention = attention.select(batch.retained.index)
+                    features = [feature[batch.retained.index] for feature in features]
             if layer.role.feeds_draft:
                 features.append(_mean_of_copies(attention.streams, self.numerics))
             streams = layer.close(attention, step, caches, selections, probe)
