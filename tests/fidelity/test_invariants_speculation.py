@@ -1,4 +1,4 @@
-"""Invariants 16 to 21 of model_spec 7.3: drafting, verifying, taking back; what was rejected leaves no trace."""
+"""Invariants 16 to 21 of model_spec 7.3: drafting, verifying, taking back; rejected rows leave no trace."""
 
 from __future__ import annotations
 
