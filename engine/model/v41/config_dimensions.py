@@ -1,4 +1,4 @@
-"""Rules about sizes, token ids and other numbers that need no knowledge of the layers (model_spec 1.1-1.4)."""
+"""Rules about sizes, token ids and other numbers that need no knowledge of layers (model_spec 1.1 to 1.4)."""
 
 from __future__ import annotations
 

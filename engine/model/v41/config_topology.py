@@ -72,6 +72,10 @@ def consumers_start_at_a_source(config: ModelConfig) -> None:
 
 
 def candidates_cover_a_top_k(config: ModelConfig) -> None:
+    """Kept blocks hold at least a top-k of entries.
+
+    The newest block may hold a single visible entry, so a row can still find fewer; its top-k is then padded.
+    """
     source = config.candidate_source_layer_id
     if source is None:
         return
