@@ -95,11 +95,8 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
     """A checked configuration from a Hugging Face `config.json`; `ConfigError` names the first problem."""
     top = _section(document, "")
     _check_fixed(top, "", _FIXED_TOP)
-    _check_fixed(
-        _section(_required(top, "", "quantization_config"), "quantization_config."),
-        "quantization_config.",
-        _FIXED_QUANTIZATION,
-    )
+    quantization = _section(_required(top, "", "quantization_config"), "quantization_config.")
+    _check_fixed(quantization, "quantization_config.", _FIXED_QUANTIZATION)
     text = dict(_section(_required(top, "", "text_config"), "text_config."))
     _check_fixed(text, "text_config.", _FIXED_TEXT)
     _check_fixed(text, "text_config.", _FIXED_TEXT_OPTIONAL, optional=True)
@@ -218,7 +215,3 @@ def _convert(value: object, kind: Any, path: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(path, value, _KIND_PHRASES[kind]) from error
-
-
-def _describe(kind: Any) -> str:
-    return _KIND_PHRASES[kind]
