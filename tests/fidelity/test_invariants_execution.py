@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from .fast_path import Session
-from .small import EXACT, Small, distance
+from .oracle import ImageSpan
+from .small import EXACT, KEEP, Small, distance
 
 
 def test_invariant_01_token_by_token_equals_one_shot(small: Small) -> None:
@@ -51,6 +52,23 @@ def test_invariant_03_equal_sequences_in_one_batch_agree_bitwise(small: Small) -
         [(small.fast.session(), small.tokens), (small.fast.session(), small.tokens)]
     )
     assert distance(first.logits, second.logits) < EXACT
+
+
+@pytest.mark.parametrize("mode", ["off", "compact"])
+def test_invariant_03_a_sequence_of_nan_does_not_reach_its_neighbours(small: Small, mode: str) -> None:
+    """Not in its own step and not in later ones: rows without a place of their own leave NaN in scratch."""
+    model = small.fast if mode == "off" else small.compact
+    expected = small.trace if mode == "off" else small.oracle.forward(small.tokens, truncation=KEEP)
+    image = ImageSpan(0, (2, 30), np.full((60, small.config.hidden_size), np.nan))
+    model.reset()
+    broken = model.session(image=image, prompt_length=200)
+    before, after = (model.session(prompt_length=60) for _ in range(2))
+    span = [small.config.image_token_id or 0] * 64
+    rows = model.step([(broken, span), (before, small.tokens)])
+    assert np.isnan(rows[0].logits).any()
+    model.step([(broken, small.text(80))])
+    for fed in (rows[1], after.feed(small.tokens)):
+        assert distance(fed.logits, expected.logits[fed.positions]) < EXACT
 
 
 @pytest.mark.parametrize("changed", [0, 1, 20, 59])

@@ -11,7 +11,9 @@ area with one slot a row: the chunk writes there, reads its history from the rin
 copies its last positions into the ring when it is done. Decode rows take the same path; there is no second
 one.
 
-Slot 0 of every ring and block 0 of every paged pool are scratch: writes that must not happen go there.
+Slot 0 of every ring and block 0 of every paged pool are scratch: writes that must not happen go there. The
+very first place of a pool is never written, because an index of -1 reads it: a masked key is multiplied by an
+exact zero, and a NaN of one sequence in that place would reach all others.
 """
 
 from __future__ import annotations
@@ -127,8 +129,9 @@ def ring_index(
     lowest = floor[sequence] if floor is not None else torch.zeros_like(position)
     gather = gather.masked_fill(seen < lowest.clamp(min=0).unsqueeze(1), -1)
     after_chunk = rows.first_position[sequence] + rows.length[sequence]
-    kept = (position >= after_chunk - ring) & (position >= lowest)
-    return RingIndex(staging, gather, torch.where(kept, slot, 0) * ring + position % ring)
+    kept = (position >= after_chunk - ring) & (position >= lowest) & (slot > 0)
+    scratch = 1 + position % (ring - 1)
+    return RingIndex(staging, gather, torch.where(kept, slot * ring + position % ring, scratch))
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def entry_index(rows: Rows, block_table: Tensor, ratio: int, floor: Tensor) -> E
     entry = position // ratio
     completes = ((position + 1) % ratio == 0) & (position >= floor[sequence])
     block = block_table[sequence, position // BLOCK_TOKENS]
-    store = torch.where(completes, block, 0) * per_block + entry % per_block
+    scratch = 1 + entry % (per_block - 1)
+    store = torch.where(completes & (block > 0), block * per_block + entry % per_block, scratch)
     return EntryIndex(ratio, per_block, (position + 1) // ratio, entry * ratio, store)
 
 
