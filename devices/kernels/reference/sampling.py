@@ -18,6 +18,7 @@ from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64: torch has no arithmetic on unsigned 64-bit integers
 _FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+_LARGEST_BELOW_ONE = 1.0 - 2.0**-24
 
 
 def _right_shift(z: Tensor, bits: int) -> Tensor:
@@ -41,10 +42,14 @@ def random_keys(seed: Tensor, choice: Tensor, position: Tensor, purpose: int) ->
 
 
 def uniforms(keys_rows: Tensor, vocab: int) -> Tensor:
-    """Numbers in (0, 1], `[rows, vocab]` float32."""
+    """Numbers in (0, 1), `[rows, vocab]` float32.
+
+    The largest bit patterns round to 1, whose noise is infinite: a token that alone survived the filters
+    would tie with those they removed. Hence the bound.
+    """
     token = torch.arange(1, vocab + 1, device=keys_rows.device)
     bits = _right_shift(mix(keys_rows.unsqueeze(1) + token * _GOLDEN), 32)
-    return bits.to(torch.float32) * 2.0**-32 + 2.0**-33
+    return (bits.to(torch.float32) * 2.0**-32 + 2.0**-33).clamp_(max=_LARGEST_BELOW_ONE)
 
 
 def gumbel_argmax(logits_rows_vocab: Tensor, keys_rows: Tensor) -> Tensor:

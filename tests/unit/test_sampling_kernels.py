@@ -1,0 +1,97 @@
+"""The readable sampling kernels: the host reference's random integers, exact filters, exact bans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from stepahead.devices.kernels.reference import sampling
+from stepahead.engine.sampling import seeds
+
+SEEDS = np.array([0, 1, 2**63 + 5, 2**64 - 1], dtype=np.uint64)
+
+
+def keys_of(seed: np.ndarray, position: int, purpose: int) -> torch.Tensor:
+    words = torch.from_numpy(seed.view(np.int64))
+    return sampling.random_keys(words, torch.zeros_like(words), torch.full_like(words, position), purpose)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2**20])
+@pytest.mark.parametrize("purpose", [seeds.TARGET, seeds.DRAFT])
+def test_keys_and_uniforms_equal_the_host_reference(position: int, purpose: int) -> None:
+    expected = seeds.key(SEEDS, 0, position, purpose)
+    keys = keys_of(SEEDS, position, purpose)
+    assert np.array_equal(keys.numpy().view(np.uint64), expected)
+    uniform = seeds.uniform(expected[:, None], np.arange(500))
+    assert np.array_equal(sampling.uniforms(keys, 500).numpy(), uniform)
+
+
+def test_draws_equal_the_host_reference() -> None:
+    many = np.arange(200, dtype=np.uint64)
+    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(3))
+    expected = seeds.draw(logits.numpy(), seeds.key(many, 0, 7, seeds.TARGET))
+    assert np.array_equal(sampling.gumbel_argmax(logits, keys_of(many, 7, seeds.TARGET)).numpy(), expected)
+
+
+def test_draws_follow_the_distribution() -> None:
+    """Chi-square over 20,000 keyed draws; the bound is the 0.999 quantile for 4 degrees of freedom."""
+    logits = torch.tensor([1.0, 0.0, -1.0, 2.0, 0.5])
+    many = np.arange(20_000, dtype=np.uint64)
+    drawn = sampling.gumbel_argmax(logits.expand(20_000, 5), keys_of(many, 0, seeds.TARGET))
+    counts = torch.bincount(drawn, minlength=5)
+    expected = logits.softmax(-1) * 20_000
+    assert float(((counts - expected) ** 2 / expected).sum()) < 18.5
+
+
+def test_a_lone_survivor_is_always_drawn() -> None:
+    logits = torch.full((1000, 8), -torch.inf)
+    logits[:, 5] = -1e30
+    drawn = sampling.gumbel_argmax(logits, keys_of(np.arange(1000, dtype=np.uint64), 0, seeds.TARGET))
+    assert drawn.unique().tolist() == [5]
+
+
+def kept(logits: list[float], top_k: int, top_p: float) -> list[int]:
+    row = torch.tensor([logits])
+    filtered = sampling.keep_best(row, torch.tensor([top_k]), torch.tensor([top_p]))
+    alive = filtered[0].isfinite()
+    assert torch.equal(filtered[0][alive], row[0][alive])
+    return alive.nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "expected"),
+    [
+        (0, 1.0, [0, 1, 2, 3]),
+        (1, 1.0, [1]),
+        (2, 1.0, [1, 2]),
+        (3, 1.0, [0, 1, 2]),  # 0 and 3 tie for the third place: the lower id wins
+        (99, 1.0, [0, 1, 2, 3]),
+        (0, 1e-6, [1]),  # the best token's better-ranked mass is 0: it always stays
+        (0, 0.6, [1, 2]),  # masses 0.5, 0.3, 0.1, 0.1: the crossing token stays
+        (1, 0.6, [1]),
+        (3, 0.6, [1, 2]),
+    ],
+)
+def test_filters_keep_the_best(top_k: int, top_p: float, expected: list[int]) -> None:
+    assert kept(np.log([0.1, 0.5, 0.3, 0.1]).tolist(), top_k, top_p) == expected
+
+
+def test_bans_touch_only_marked_rows_and_pads_touch_nothing() -> None:
+    logits = torch.zeros(2, 4)
+    ids = torch.tensor([[0, -1, 3], [0, -1, 3]])
+    sampling.ban_(logits, ids, torch.tensor([True, False]))
+    assert logits.tolist() == [[-torch.inf, 0, 0, -torch.inf], [0, 0, 0, 0]]
+
+
+def test_grammar_bits_cover_every_id_of_a_word_and_the_partial_last_word() -> None:
+    allowed = np.zeros((1, 2), dtype=np.uint32)
+    allowed[0] = [1 << 31 | 1 << 0, 1 << 2]
+    logits = sampling.forbid_(torch.zeros(1, 40), torch.from_numpy(allowed.view(np.int32)))
+    assert logits[0].isfinite().nonzero().flatten().tolist() == [0, 31, 34]
+
+
+def test_accepted_prefix_ends_at_the_first_disagreement_or_the_last_verified_draft() -> None:
+    drafts = torch.tensor([[1, 2, 3], [1, 9, 3], [1, 2, 3]])
+    drawn = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]])
+    assert sampling.accept_equal(drafts, drawn, torch.tensor([3, 3, 1])).tolist() == [3, 1, 1]
