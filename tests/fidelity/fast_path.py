@@ -28,7 +28,7 @@ from stepahead.engine.model.v41.config import ModelConfig
 from stepahead.engine.model.v41.model import Model
 from stepahead.engine.model.v41.numerics import Numerics, exact
 from stepahead.engine.model.v41.rows import BLOCK_TOKENS
-from stepahead.engine.model.v41.weights import load_weights
+from stepahead.engine.model.v41.weights import TensorSource, load_weights
 
 from .oracle import Draft, ImageSpan
 
@@ -131,7 +131,7 @@ class FastModel:
     def __init__(
         self,
         config: ModelConfig,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor] | TensorSource,
         numerics: Numerics | None = None,
         *,
         truncation: Truncation | None = None,
@@ -142,7 +142,7 @@ class FastModel:
     ) -> None:
         self.numerics = exact(torch.float64) if numerics is None else numerics
         self.config, self.truncation = config, truncation
-        self.source = NamedTensors(weights)
+        self.source = NamedTensors(weights) if isinstance(weights, Mapping) else weights
         loaded = load_weights(config, self.source, self.numerics, CPU)
         mapped = None if token_map is None else torch.tensor(token_map)
         self.model = Model(config, loaded, self.numerics, token_map=mapped)
@@ -231,7 +231,7 @@ class FastModel:
 
     def _learned_vectors(self) -> dict[str, np.ndarray]:
         names = ("image_start", "image_newline", "image_end")
-        return {name: self.source.tensors[name].numpy() for name in names}
+        return {name: self.source.read(name, torch.float64).numpy() for name in names}
 
     def _images(self, feeds: Sequence[tuple[Session, Sequence[int]]]) -> ImageRows | None:
         """Image rows of a step whose sessions have already been extended by their tokens."""

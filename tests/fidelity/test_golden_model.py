@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from stepahead.engine.model.checkpoint.reader import CheckpointReader
+from stepahead.engine.model.v41.config import load_config
 from stepahead.engine.model.v41.numerics import exact
 
+from .configurations import MICRO
 from .fast_path import FastModel, Fed, Recorder
 from .golden import Golden
 from .oracle import Draft
@@ -71,6 +74,14 @@ def assert_close(actual: object, expected: np.ndarray, tolerance: float) -> None
     array = np.asarray(actual, dtype=np.float64)
     assert array.shape == expected.shape
     assert np.max(np.abs(array - expected)) < tolerance
+
+
+def test_from_the_checkpoint_on_disk(golden: Golden) -> None:
+    """The other tests take weights from the oracle's reader; the project's own gives the same model."""
+    directory = MICRO / "checkpoint"
+    model = FastModel(load_config(directory), CheckpointReader(directory))
+    fed = model.fresh_session().feed(golden.tokens)
+    assert_close(fed.logits, golden.vectors["logits"], EXACT)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 160])
