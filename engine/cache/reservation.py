@@ -25,7 +25,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bytes  # int32, everything to prefill
     salt: bytes
     chunk_rows: int  # most rows of its first chunk
-    chunk_multiple: int  # a chunk that does not end the prompt is cut to end at a multiple of this
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -37,6 +36,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     growth: Int32s = EMPTY  # [g] blocks each growing sequence needs, oldest first
     snapshots: int = 0  # state slots wanted for keeping window states
     candidates: tuple[Candidate, ...] = ()  # in admission order
+    reserved: int = 0  # blocks promised to prompts that run already; candidates fit beside them or not at all
 
     @property
     def asks(self) -> bool:
@@ -70,5 +70,5 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     salt: bytes
     first_column: int  # continues exactly where this sequence's last publication (or hit) ended
     tokens: bytes  # int32, len(blocks) * block_tokens of them
-    blocks: Int32s
+    blocks: Int32s  # may be empty: the state behind what was published before
     snapshot: int  # state slot that holds the window at the end of the last block; 0: none was kept

@@ -12,7 +12,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from stepahead.engine.model.runner import BatchLayout, Float32s, Int8s, Int32s
+from stepahead.engine.model.runner import BatchLayout, Bools, Float32s, Int8s, Int32s, StepResult
+
+from .table import SamplingTable
 
 RUNNING = np.int8(0)
 STOP = np.int8(1)  # an end id; it is the last of the row's tokens
@@ -35,3 +37,57 @@ class StepCommit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     logprobs: Float32s | None = None
     top_logprobs: Float32s | None = None
     top_tokens: Int32s | None = None
+
+
+def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> StepCommit:
+    """Judges a step's result and advances `table.output` by the tokens that count.
+
+    A row whose sequence ended in an earlier step is judged like any other: who reads the commit knows.
+    """
+    slots = layout.slots
+    output, emitted = table.output[slots], result.emitted
+    counts = np.minimum(emitted, table.max_output[slots] - output)
+    finish = np.zeros(slots.size, dtype=np.int8)
+    if table.may_end(result.tokens).any():
+        _cut_at_end_ids(slots, result.tokens, table, counts, finish)
+    if not result.finite.all():
+        failed = ~result.finite
+        counts[failed] = 0
+        finish[failed] = FAILED
+    output += counts
+    table.output[slots] = output
+    _mark_length(finish, (output >= table.max_output[slots]) & layout.samples)
+    advanced, accepted = counts, emitted - 1
+    if layout.decode_count < slots.size:
+        advanced, accepted = counts.copy(), np.maximum(accepted, 0)
+        advanced[layout.decode_count :] = layout.query_lengths[layout.decode_count :]
+        accepted[layout.decode_count :] = 0
+    return StepCommit(
+        step=result.step,
+        layout=layout,
+        tokens=result.tokens,
+        counts=counts,
+        advanced=advanced,
+        finish=finish,
+        drafted=result.drafted,
+        accepted=accepted,
+        any_finish=bool(finish.any()),
+        logprobs=result.logprobs,
+        top_logprobs=result.top_logprobs,
+        top_tokens=result.top_tokens,
+    )
+
+
+def _cut_at_end_ids(
+    slots: Int32s, tokens: Int32s, table: SamplingTable, counts: Int32s, finish: Int8s
+) -> None:
+    """Where a counted token is an end id of its own sequence: it becomes the last one."""
+    ends: Bools = (tokens[:, :, None] == table.end_ids[slots][:, None, :]).any(-1)
+    ends &= np.arange(tokens.shape[1]) < counts[:, None]
+    rows = ends.any(-1)
+    counts[rows] = ends[rows].argmax(-1) + 1
+    finish[rows] = STOP
+
+
+def _mark_length(finish: Int8s, full: Bools) -> None:
+    finish[full & (finish == RUNNING)] = LENGTH

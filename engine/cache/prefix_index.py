@@ -1,0 +1,241 @@
+"""Finds the longest cached prefix of a prompt: a chain of blocks, and a kept window state at its end.
+
+A block of tokens is named by a digest of its salt, its predecessor's digest and its tokens, so one dictionary
+holds the tree of all cached prefixes. A hit compares the tokens as well: a collision, engineered or not, must
+never show one caller another's context. Rejected: 64-bit non-cryptographic hashes without a comparison (a
+neighbour's poisoned cache), and a radix tree over tokens (slower to walk, no cheaper to evict).
+
+A hit is usable only where a window state was kept, since blocks alone do not hold the sliding window. States
+are few and large: the newest of a sequence is warm, its older ones turn cold until somebody hits them, so a
+long prompt pushes out its own states before those of others.
+
+Invariants: an indexed block is referenced or idle; whoever references a block by a hit references its
+predecessors, so the longest idle is a leaf, except where two sequences computed the same blocks at once:
+there the whole subtree of an evicted node is forgotten with it.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from stepahead.engine.model.runner import Int32s
+
+from .reservation import EMPTY, Publication
+
+DIGEST_BYTES = 16
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The longest usable prefix: `blocks` in order, `snapshot` the state slot at their end (0: no hit)."""
+
+    blocks: Int32s
+    snapshot: int
+
+
+NO_HIT = Hit(blocks=EMPTY, snapshot=0)
+
+
+class _Node:
+    """One cached block."""
+
+    __slots__ = ("alive", "block", "children", "digest", "parent", "salt", "snapshot", "tokens")
+
+    def __init__(self, digest: bytes, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> None:
+        self.digest, self.parent, self.salt, self.tokens, self.block = digest, parent, salt, tokens, block
+        self.children: set[_Node] = set()
+        self.snapshot = 0
+        self.alive = True
+
+
+class _Cursor:
+    """Where a sequence's publications continue."""
+
+    __slots__ = ("columns", "kept", "node")
+
+    def __init__(self, node: _Node | None, columns: int) -> None:
+        self.node, self.columns = node, columns
+        self.kept: _Node | None = None  # holds the newest state this sequence published
+
+    @property
+    def alive(self) -> bool:
+        return self.node is None or self.node.alive
+
+
+def chain_digest(salt: bytes, parent: bytes, tokens: bytes) -> bytes:
+    """Names a block. The salt counts once, at the root, with its length so that no two inputs concatenate
+    alike."""
+    prefix = parent or len(salt).to_bytes(8, "little") + salt
+    return blake2b(prefix + tokens, digest_size=DIGEST_BYTES).digest()
+
+
+class PrefixIndex:
+    """Knows contents; counts no references (`BlockPool` does) and owns no ids."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_bytes = 4 * block_tokens
+        self._block_tokens = block_tokens
+        self._nodes: dict[bytes, _Node] = {}
+        self._by_block: dict[int, _Node] = {}
+        self._idle: dict[_Node, None] = {}  # unreferenced, longest first
+        self._cold: dict[_Node, None] = {}  # holders of states, longest unused first
+        self._warm: dict[_Node, None] = {}
+        self._cursors: dict[int, _Cursor] = {}
+
+    @property
+    def idle(self) -> int:
+        """Indexed blocks that nobody references: free, with content."""
+        return len(self._idle)
+
+    def idle_ids(self) -> Int32s:
+        """The blocks that `idle` counts, for checks."""
+        return np.array([node.block for node in self._idle], dtype=np.int32)
+
+    @property
+    def snapshots(self) -> int:
+        return len(self._cold) + len(self._warm)
+
+    # Looking up.
+
+    def match(self, tokens: bytes, salt: bytes, limit: int) -> Hit:
+        """The longest prefix of `tokens` (int32 bytes) of at most `limit` tokens that has a kept state."""
+        size, node, blocks = self._block_bytes, None, []
+        best: _Node | None = None
+        usable = 0
+        for start in range(0, min(limit // self._block_tokens, len(tokens) // size) * size, size):
+            child = self._child(node, salt, tokens[start : start + size])
+            if child is None:
+                break
+            node = child
+            blocks.append(node.block)
+            if node.snapshot:
+                best, usable = node, len(blocks)
+        if best is None:
+            return NO_HIT
+        self._cold.pop(best, None)
+        self._warm.pop(best, None)
+        self._warm[best] = None
+        return Hit(blocks=np.array(blocks[:usable], dtype=np.int32), snapshot=best.snapshot)
+
+    def _child(self, parent: _Node | None, salt: bytes, tokens: bytes) -> _Node | None:
+        node = self._nodes.get(chain_digest(salt, parent.digest if parent else b"", tokens))
+        same = node is not None and node.parent is parent and node.salt == salt and node.tokens == tokens
+        return node if same else None
+
+    def adopt(self, key: int, blocks: Int32s) -> None:
+        """A sequence starts behind a hit of these blocks: they are in use, its publications continue
+        there."""
+        nodes = [self._by_block[block] for block in blocks.tolist()]
+        for node in nodes:
+            self._idle.pop(node, None)
+        self._cursors[key] = _Cursor(nodes[-1] if nodes else None, len(nodes))
+
+    # Growing.
+
+    def publish(self, publication: Publication) -> list[int]:
+        """Adds the blocks behind what this sequence published before. Returns state slots it does not keep.
+
+        Content that is cached already under another block stays there; the sequence's own block is then
+        private. A sequence whose chain was evicted or cleared publishes nothing more.
+        """
+        cursor = self._cursors.setdefault(publication.sequence_key, _Cursor(None, 0))
+        unused = [publication.snapshot] if publication.snapshot else []
+        if not cursor.alive or cursor.columns != publication.first_column:
+            return unused
+        for column, block in enumerate(publication.blocks.tolist()):
+            start = column * self._block_bytes
+            chunk = publication.tokens[start : start + self._block_bytes]
+            node = self._child(cursor.node, publication.salt, chunk) or self._insert(
+                cursor.node, publication.salt, chunk, block
+            )
+            if node is None:
+                cursor.columns = -1
+                return unused
+            cursor.node, cursor.columns = node, cursor.columns + 1
+        return self._keep(cursor, publication.snapshot)
+
+    def _insert(self, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> _Node | None:
+        digest = chain_digest(salt, parent.digest if parent else b"", tokens)
+        if digest in self._nodes:
+            return None  # a collision: the older content keeps the name
+        node = _Node(digest, parent, salt, tokens, block)
+        self._nodes[digest] = self._by_block[block] = node
+        if parent is not None:
+            parent.children.add(node)
+        return node
+
+    def _keep(self, cursor: _Cursor, snapshot: int) -> list[int]:
+        node = cursor.node
+        if not snapshot or node is None or node.snapshot:
+            return [snapshot] if snapshot else []
+        node.snapshot = snapshot
+        self._warm[node] = None
+        if cursor.kept in self._warm:
+            del self._warm[cursor.kept]
+            self._cold[cursor.kept] = None
+        cursor.kept = node
+        return []
+
+    # Shrinking.
+
+    def release(self, ids: Int32s) -> Int32s:
+        """These blocks are no longer referenced. Returns those without content; the others are idle now."""
+        plain = []
+        for block in ids.tolist():
+            node = self._by_block.get(block)
+            if node is None:
+                plain.append(block)
+            else:
+                self._idle[node] = None
+        return np.array(plain, dtype=np.int32)
+
+    def evict(self, count: int) -> tuple[Int32s, list[int]]:
+        """Forgets at least `count` idle blocks, longest idle first: their ids, and state slots freed with
+        them."""
+        ids: list[int] = []
+        snapshots: list[int] = []
+        while len(ids) < count and self._idle:
+            self._remove(next(iter(self._idle)), ids, snapshots)
+        return np.array(ids, dtype=np.int32), snapshots
+
+    def _remove(self, root: _Node, ids: list[int], snapshots: list[int]) -> None:
+        if root.parent is not None:
+            root.parent.children.discard(root)
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children)
+            node.alive = False
+            del self._nodes[node.digest], self._by_block[node.block]
+            if self._idle.pop(node, self) is None:
+                ids.append(node.block)
+            if node.snapshot:
+                snapshots.append(self._drop_snapshot(node))
+
+    def evict_snapshot(self) -> int:
+        """Gives up the state that is least likely to be hit; 0 when none is kept."""
+        holders = self._cold or self._warm
+        return self._drop_snapshot(next(iter(holders))) if holders else 0
+
+    def _drop_snapshot(self, node: _Node) -> int:
+        self._cold.pop(node, None)
+        self._warm.pop(node, None)
+        snapshot, node.snapshot = node.snapshot, 0
+        return snapshot
+
+    def forget(self, key: int) -> None:
+        """The sequence publishes nothing more."""
+        self._cursors.pop(key, None)
+
+    def clear(self) -> tuple[Int32s, list[int]]:
+        """Forgets all content. Returns the idle blocks and all state slots; referenced blocks lose their
+        content."""
+        ids = np.array([node.block for node in self._idle], dtype=np.int32)
+        snapshots = [node.snapshot for node in (*self._cold, *self._warm)]
+        for node in self._nodes.values():
+            node.alive = False
+        for table in (self._nodes, self._by_block, self._idle, self._cold, self._warm):
+            table.clear()
+        return ids, snapshots

@@ -1,0 +1,196 @@
+"""The counters of every running sequence as arrays, so that a decode step costs vector operations only.
+
+One row per slot; slot 0 is scratch and stays zero. Planning and committing a step read and write the rows of
+the step's sequences with a handful of numpy calls whatever their number; Python looks at single sequences
+only when one arrives, leaves, or crosses a block boundary. Rejected: an object per sequence, whose attribute
+accesses alone cost the field's engines 10 us per sequence and step.
+
+Invariants: see `check`. The meaning of each array is tabulated in engine/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import numpy as np
+import numpy.typing as npt
+
+from stepahead.engine.cache.reservation import Admitted
+from stepahead.engine.model.runner import BatchLayout, Bools, Int8s, Int32s, Int64s
+from stepahead.engine.sampling.commit import StepCommit
+
+from .limits import SchedulingLimits
+from .sequence import Sequence
+
+FREE, PREFILL, DECODE, LEAVING = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
+
+NOBODY = 0
+"""The admission of a row whose commits are ignored: free, or leaving."""
+
+Rows = npt.NDArray[np.intp] | slice
+"""Selects ledger rows: neighbouring slots as a slice, which numpy reads ten times faster than indices."""
+
+
+def rows_of(slots: Int32s) -> Rows:
+    """The cheapest selector of these slots, in this order."""
+    first, count = int(slots[0]) if slots.size else 0, slots.size
+    if count and int(slots[-1]) == first + count - 1 and bool((np.diff(slots) == 1).all()):
+        return slice(first, first + count)
+    return slots.astype(np.intp)
+
+
+class Ledger:
+    """Structure of arrays, index = slot. Only `scheduling/` writes it."""
+
+    def __init__(self, limits: SchedulingLimits) -> None:
+        self.limits = limits
+        slots = 1 + limits.sequence_slots
+        self.phase: Int8s = np.zeros(slots, dtype=np.int8)
+        self.sequence_keys: Int64s = np.zeros(slots, dtype=np.int64)
+        self.admissions: Int64s = np.zeros(slots, dtype=np.int64)
+        self.seniority: Int64s = np.zeros(slots, dtype=np.int64)
+        counters: Int32s = np.zeros((9, slots), dtype=np.int32)
+        self._counters = counters
+        self.length, self.cached, self.inflight, self.sampling, self.prefill_end = counters[:5]
+        self.output, self.max_output, self.block_count, self.published = counters[5:]
+        self.table: Int32s = np.zeros((slots, limits.table_columns), dtype=np.int32)
+        self.tokens: Int32s = np.empty((slots, limits.max_positions), dtype=np.int32)
+        self._columns: Int64s = np.arange(limits.width, dtype=np.int64)
+        self._known: tuple[BatchLayout | None, Rows] = (None, slice(0, 0))
+
+    # Occupants come and go.
+
+    def occupy(self, sequence: Sequence, slot: int, admission: int, admitted: Admitted) -> None:
+        """Moves a waiting sequence into a free slot; its hit counts as cached and as published."""
+        length, blocks = len(sequence.tokens), admitted.blocks.size
+        self.phase[slot] = PREFILL
+        self.sequence_keys[slot] = sequence.key
+        self.admissions[slot] = admission
+        self.seniority[slot] = sequence.seniority
+        self.length[slot] = self.prefill_end[slot] = length
+        self.cached[slot] = self.published[slot] = admitted.hit_tokens
+        self.output[slot] = sequence.output
+        self.max_output[slot] = sequence.request.params.max_output
+        self.block_count[slot] = blocks
+        self.table[slot, :blocks] = admitted.blocks
+        self.tokens[slot, :length] = sequence.tokens
+
+    def leave(self, slot: int) -> None:
+        """The occupant has ended: later commits of its rows are ignored; its blocks stay until `vacate`."""
+        self.phase[slot] = LEAVING
+        self.admissions[slot] = NOBODY
+        self.inflight[slot] = self.sampling[slot] = 0
+
+    def vacate(self, slot: int) -> Int32s:
+        """Frees the row and returns its block ids, deepest first (the order in which a cache forgets)."""
+        count = int(self.block_count[slot])
+        ids: Int32s = self.table[slot, :count][::-1].copy()
+        self.table[slot, :count] = 0
+        self._counters[:, slot] = 0
+        for array in (self.phase, self.sequence_keys, self.admissions, self.seniority):
+            array[slot] = 0
+        return ids
+
+    def grow(self, slots: Int32s, counts: Int32s, ids: Int32s) -> Int32s:
+        """Appends `counts[i]` of the concatenated `ids` to the table of `slots[i]`.
+
+        Returns the new entries as int32 [u, 3] (slot, column, block id).
+        """
+        before = np.cumsum(counts) - counts
+        owners = np.repeat(slots, counts)
+        columns = np.repeat(self.block_count[slots] - before, counts) + np.arange(ids.size, dtype=np.int32)
+        self.table[owners, columns] = ids
+        self.block_count[slots] += counts
+        return np.stack([owners, columns, ids], axis=1).astype(np.int32, copy=False)
+
+    # Steps.
+
+    def plan(self, layout: BatchLayout) -> None:
+        """Counts a planned step in; a prompt whose last chunk it holds decodes from the next plan on."""
+        rows = self.rows(layout)
+        self.inflight[rows] += layout.reach
+        self.sampling[rows] += layout.samples
+        if layout.decode_count < layout.slots.size:
+            prompts = slice(layout.decode_count, None)
+            self.phase[layout.slots[prompts][layout.samples[prompts]]] = DECODE
+
+    def commit(self, commit: StepCommit) -> Bools:
+        """Applies what became of a step; returns bool [b]: rows whose occupant is still here."""
+        layout = commit.layout
+        rows = self.rows(layout)
+        here: Bools = self.admissions[rows] == layout.admissions
+        if here.all():
+            self._advance(rows, commit, slice(None))
+        elif here.any():
+            kept = np.flatnonzero(here)
+            self._advance(layout.slots[kept].astype(np.intp), commit, kept)
+        return here
+
+    def rows(self, layout: BatchLayout) -> Rows:
+        """The selector of a layout's slots, remembered for the layout that steady decode repeats."""
+        known, rows = self._known
+        if known is not layout:
+            rows = rows_of(layout.slots)
+            self._known = (layout, rows)
+        return rows
+
+    def _advance(self, rows: Rows, commit: StepCommit, kept: npt.NDArray[np.intp] | slice) -> None:
+        counts, layout = commit.counts[kept], commit.layout
+        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        if self.limits.width == 1:
+            self.tokens[index, self.length[rows]] = commit.tokens[kept, 0]
+        else:  # columns past a row's count hold no token of it and are overwritten by its next commit
+            self.tokens[index[:, None], self.length[rows, None] + self._columns] = commit.tokens[kept]
+        self.length[rows] += counts
+        self.output[rows] += counts
+        self.cached[rows] += commit.advanced[kept]
+        self.inflight[rows] -= layout.reach[kept]
+        self.sampling[rows] -= layout.samples[kept]
+
+    # Readers.
+
+    def occupied(self) -> Int64s:
+        """Slots whose occupant lives, oldest first."""
+        slots = np.flatnonzero((self.phase == PREFILL) | (self.phase == DECODE))
+        return slots[np.argsort(self.seniority[slots])]
+
+    def sequence_tokens(self, slot: int) -> Int32s:
+        """A copy of the committed tokens, int32 [length]."""
+        return self.tokens[slot, : self.length[slot]].copy()
+
+    def check(self, uncommitted: Items[BatchLayout]) -> None:
+        """Raises AssertionError naming slot and invariant; `uncommitted` are the layouts in flight."""
+        limits = self.limits
+        reach, sampling = np.zeros_like(self.inflight), np.zeros_like(self.sampling)
+        prompting = np.zeros(self.phase.size, dtype=bool)
+        for layout in uncommitted:
+            here = self.admissions[layout.slots] == layout.admissions
+            slots = layout.slots[here]
+            reach[slots] += layout.reach[here]
+            sampling[slots] += layout.samples[here]
+            prompting[layout.slots[layout.decode_count :][here[layout.decode_count :]]] = True
+        alive = (self.phase == PREFILL) | (self.phase == DECODE)
+        decoding = (self.phase == DECODE) & ~prompting
+        ahead = self.cached + self.inflight
+        multiples = (0, limits.width, 2 * limits.width)
+        free = self.phase == FREE
+        rules = {
+            "inflight is the reach of uncommitted rows": self.inflight == reach,
+            "sampling counts uncommitted steps that sample": self.sampling == sampling,
+            "a decoding sequence has 0, K or 2K in flight": ~decoding | np.isin(self.inflight, multiples),
+            "length is cached + 1 between decode steps": ~decoding
+            | (self.inflight > 0)
+            | (self.length == self.cached + 1),
+            "a prompt is not cached beyond its end": (self.phase != PREFILL) | (ahead <= self.prefill_end),
+            "the table covers cached + inflight": ~alive | (self.block_count * limits.block_tokens >= ahead),
+            "cached + inflight stay within the context and lookahead": ahead
+            <= limits.max_context + 2 * limits.width,
+            "output is capped": self.output <= self.max_output,
+            "published is a multiple of a block and cached": (self.published % limits.block_tokens == 0)
+            & (self.published <= self.cached),
+            "free rows are zero": ~free | ~(self._counters.any(axis=0) | self.table.any(axis=1)),
+            "free rows have no occupant": ~free | ((self.sequence_keys | self.admissions) == 0),
+        }
+        for rule, holds in rules.items():
+            if not holds.all():
+                raise AssertionError(f"slot {int(np.flatnonzero(~holds)[0])} breaks: {rule}")

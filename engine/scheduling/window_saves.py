@@ -1,0 +1,165 @@
+"""Which window states are worth keeping, when they can be copied, and when such a copy is proven good.
+
+A prefix hit at position H needs the sliding window as it was at H, and the device has it only shortly: plan
+n+1 can copy the state that step n leaves. With f the first position of step n and f' of step n+1, the copy
+serves H when f <= H <= f'. A prompt's chunk ends exactly at f'. A decode step with drafts may or may not
+reach H, which its commit tells: a copy that missed is made again by the next plan, into the same slot.
+
+Invariant: a sequence holds at most one granted slot whose fate is open; it is published or given back.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from stepahead.engine.cache.reservation import EMPTY, Publication
+from stepahead.engine.model.runner import Int32s
+
+from .ledger import DECODE, Ledger
+
+NEVER = np.int32(np.iinfo(np.int32).max)
+
+
+class _Copy(msgspec.Struct, frozen=True):
+    """A granted slot, copied into by a plan whose predecessor is not committed."""
+
+    snapshot: int
+    position: int
+
+
+class WindowSaves:
+    """Per slot: the next boundary worth keeping, and the copy in flight."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._block = ledger.limits.block_tokens
+        self._enabled = ledger.limits.prefix_cache
+        # rows that step n may have written past a position and still leave its window whole
+        self._slack = max(0, ledger.limits.width - ledger.limits.backtracking)
+        slots = ledger.phase.size
+        self.next_position: Int32s = np.full(slots, NEVER, dtype=np.int32)
+        self.retained: Int32s = np.zeros(slots, dtype=np.int32)  # last position a hit could resume from
+        self._copies: dict[int, _Copy] = {}
+
+    def occupy(self, slot: int, hit_tokens: int) -> None:
+        self.next_position[slot] = NEVER
+        self.retained[slot] = hit_tokens
+
+    def vacate(self, slot: int) -> list[int]:
+        """The occupant is gone; returns the state slot whose copy nobody will publish."""
+        self.next_position[slot] = NEVER
+        self.retained[slot] = 0
+        copy = self._copies.pop(slot, None)
+        return [] if copy is None else [copy.snapshot]
+
+    def chunk_planned(self, slot: int, end: int, last: bool) -> None:
+        """A chunk ends at `end`: a state to keep if that is a block boundary. Decoding goes on from the
+        last."""
+        if self._enabled:
+            boundary = -(-end // self._block) * self._block
+            self.next_position[slot] = boundary if last or boundary == end else NEVER
+
+    def due(self, slots: Int32s) -> list[int]:
+        """Of the slots that have rows in the plan being made, those whose state should be copied by it.
+
+        `slots` are the candidates that reached `next_position` optimistically, in any order.
+        """
+        return [slot for slot in slots.tolist() if self._reaches(slot)]
+
+    def _reaches(self, slot: int) -> bool:
+        cached, inflight = int(self._ledger.cached[slot]), int(self._ledger.inflight[slot])
+        if not inflight:
+            self.next_position[slot] = cached // self._block * self._block
+        elif self._ledger.phase[slot] == DECODE and inflight == self._ledger.limits.width:
+            lowest = cached + self._slack
+            if self.next_position[slot] < lowest:
+                self.next_position[slot] = -(-lowest // self._block) * self._block
+        return bool(self.next_position[slot] <= cached + inflight)
+
+    def lacking(self, due: list[int]) -> int:
+        """State slots to ask for: a copy that missed has one."""
+        return sum(slot not in self._copies for slot in due)
+
+    def copy(self, due: list[int], granted: Int32s) -> tuple[list[tuple[int, int]], list[int]]:
+        """Uses the granted slots in order. Returns (source, destination) pairs, and slots proven good at
+        once.
+
+        Those without a grant pass on to their next boundary.
+        """
+        pairs, proven = [], []
+        spare = iter(granted.tolist())
+        for slot in due:
+            held = self._copies.get(slot)
+            snapshot = held.snapshot if held else next(spare, 0)
+            if not snapshot:
+                self._pass(slot)
+                continue
+            pairs.append((slot, snapshot))
+            self._copies[slot] = _Copy(snapshot, int(self.next_position[slot]))
+            if not self._ledger.inflight[slot]:
+                proven.append(slot)
+        return pairs, proven
+
+    def reached(self) -> list[int]:
+        """Slots whose copied state is proven good by what is committed now."""
+        if not self._copies:
+            return []
+        cached = self._ledger.cached
+        return [slot for slot, copy in self._copies.items() if copy.position <= cached[slot]]
+
+    def publish(self, slot: int, key: int, salt: bytes) -> list[Publication]:
+        """What became shareable: filled blocks, and the state copied at a boundary that is now committed."""
+        if not self._enabled:
+            return []
+        ledger = self._ledger
+        begin, end = int(ledger.published[slot]), int(ledger.cached[slot]) // self._block * self._block
+        copy = self._copies.get(slot)
+        if copy is not None and copy.position > end:
+            copy = None
+        cuts = sorted({begin, end} | ({copy.position} if copy else set()))
+        publications = [self._publication(slot, key, salt, first, last, 0) for first, last in pairwise(cuts)]
+        ledger.published[slot] = end
+        if copy is None:
+            return publications
+        return self._with_state(slot, key, salt, copy, publications)
+
+    def _with_state(
+        self, slot: int, key: int, salt: bytes, copy: _Copy, publications: list[Publication]
+    ) -> list[Publication]:
+        """Attaches the state to the publication that ends at its position, or says it behind all blocks."""
+        del self._copies[slot]
+        self.retained[slot] = copy.position
+        if self.next_position[slot] == copy.position:
+            self._pass(slot)
+        column = copy.position // self._block
+        for index, publication in enumerate(publications):
+            if publication.first_column + publication.blocks.size == column:
+                publications[index] = msgspec.structs.replace(publication, snapshot=copy.snapshot)
+                return publications
+        state = self._publication(slot, key, salt, copy.position, copy.position, copy.snapshot)
+        return [state, *publications]
+
+    def _publication(
+        self, slot: int, key: int, salt: bytes, begin: int, end: int, snapshot: int
+    ) -> Publication:
+        columns = slice(begin // self._block, end // self._block)
+        return Publication(
+            sequence_key=key,
+            salt=salt,
+            first_column=columns.start,
+            tokens=self._ledger.tokens[slot, begin:end].tobytes(),
+            blocks=self._ledger.table[slot, columns].copy() if end > begin else EMPTY,
+            snapshot=snapshot,
+        )
+
+    def _pass(self, slot: int) -> None:
+        """On to the next boundary a decode will meet; a prompt sets its own when its next chunk is
+        planned."""
+        self.next_position[slot] += self._block
+
+    def held(self) -> list[int]:
+        """State slots whose fate is open, for checks."""
+        return [copy.snapshot for copy in self._copies.values()]
