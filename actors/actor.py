@@ -16,13 +16,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 
 from stepahead.engine.types import MailboxStatistics
 
 M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
 BURST = 32
@@ -35,6 +36,14 @@ class MailboxFullError(RuntimeError):
 
 class MailboxClosedError(RuntimeError):
     """A message for an actor that has ended."""
+
+
+class Address(Protocol[M_contra]):
+    """A mailbox as its senders see it: one that takes more kinds of messages is as good."""
+
+    def post(self, message: M_contra) -> None: ...
+
+    async def send(self, message: M_contra) -> None: ...
 
 
 class Mailbox(Generic[M]):
@@ -89,6 +98,9 @@ class Mailbox(Generic[M]):
     def receive_nowait(self) -> M | None:
         """The oldest message, or None."""
         return self._pop() if self._messages else None
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     def close(self) -> list[M]:
         """Refuses further messages and hands back those nobody will read. Idempotent."""

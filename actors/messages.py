@@ -14,13 +14,21 @@ from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.types import FinishReason, Occupant, Request
 
 from .actor import Reply
+from .delta_channel import DeltaChannel
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Root of all messages."""
 
 
-# From the face to the scheduler.
+# From the face to the output actor, then to the scheduler.
+
+
+class StreamOpened(Message, frozen=True, kw_only=True, eq=False):
+    """A caller will read these sequences from `channel`. Sent before they are submitted to the scheduler."""
+
+    requests: tuple[Request, ...]
+    channel: DeltaChannel
 
 
 class RequestSubmitted(Message, frozen=True, kw_only=True, eq=False):

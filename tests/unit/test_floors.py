@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("engine", "actors", "devices", "recipe")
 FACE = (
     "stepahead.engine.engine",
+    *(f"stepahead.engine.{part}" for part in ("backend", "batches", "host", "intake", "opening")),
+    *(f"stepahead.engine.{part}" for part in ("stream", "wiring")),
     "stepahead.engine.public",
     "stepahead.engine.__main__",
     "stepahead.engine.commands",

@@ -1,0 +1,117 @@
+"""Drives the device: launches steps in order, and turns finished ones into messages.
+
+Plans of the scheduler and permissions to sample of the sampler arrive independently, and the device must see
+them strictly alternating: F0 S0 F1 S1. A plan that arrives early waits here for its turn, so nobody else has
+to know the order. Nothing in this file waits for the device: its tickets call back on the loop. A device that
+hangs would leave everybody waiting for such a call, so a timer watches the step being sampled. Rejected: one
+timer per step, a thousand dead ones a second in the loop's heap; this one is armed once per stall limit.
+
+Invariant: F(n+1) is launched as soon as S(n) is launched and plan n+1 is here, and never before; at most one
+ticket is outstanding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+from stepahead.devices.device import Ticket
+from stepahead.engine.errors import DeviceStalledError
+from stepahead.engine.model.runner import Runner, SamplePlan, StepPlan
+
+from .actor import Actor, Address, MailboxClosedError
+from .messages import DeviceFailed, SamplingPrepared, StepPlanned, StepSampled
+
+Accepted = StepPlanned | SamplingPrepared | DeviceFailed
+
+
+class DeviceWorker(Actor[Accepted]):
+    """Owns the runner, the launch order, the ticket and the stall timer."""
+
+    name = "device_worker"
+    accepts = (StepPlanned, SamplingPrepared, DeviceFailed)
+
+    def __init__(self, runner: Runner, *, stall_seconds: float, capacity: int) -> None:
+        """Made on the loop it will run on."""
+        super().__init__(capacity)
+        self._runner, self._stall_seconds = runner, stall_seconds
+        self._loop = asyncio.get_running_loop()
+        self._early: deque[StepPlan] = deque()
+        self._forwarded: int | None = None  # the step whose forward is launched and whose sampling is not
+        self._sampling: int | None = None  # the step whose ticket is outstanding
+        self._launched_at = 0.0
+        self._finished_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connect(self, sampler: Address[StepSampled]) -> None:
+        self._to_sampler = sampler
+
+    @property
+    def seconds_since_step(self) -> float | None:
+        """Since the last step ended on the device; None before the first."""
+        return None if self._finished_at is None else self._loop.time() - self._finished_at
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def handle(self, message: Accepted) -> None:
+        match message:
+            case StepPlanned(plan=step_plan):
+                self._early.append(step_plan)
+                self._launch_forward()
+            case SamplingPrepared(plan=sample_plan):
+                self._launch_sample(sample_plan)
+                self._launch_forward()
+            case DeviceFailed(error=error):
+                raise error
+
+    def _launch_forward(self) -> None:
+        if self._early and self._forwarded is None:
+            plan = self._early.popleft()
+            self._runner.launch_forward(plan)
+            self._forwarded = plan.step
+
+    def _launch_sample(self, plan: SamplePlan) -> None:
+        if plan.step != self._forwarded or self._sampling is not None:
+            raise AssertionError(
+                f"sampling of step {plan.step} after the forward of step {self._forwarded}, "
+                f"with step {self._sampling} outstanding"
+            )
+        ticket = self._runner.launch_sample(plan)
+        self._forwarded, self._sampling = None, plan.step
+        self._launched_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._stall_seconds, self._watch_for_stall)
+        ticket.on_settled(lambda error: self._settled(ticket, error))
+
+    def _settled(self, ticket: Ticket, error: BaseException | None) -> None:
+        """Runs inside a callback of the device, where an exception would reach nobody."""
+        self._sampling, self._finished_at = None, self._loop.time()
+        try:
+            if error is not None:
+                self.mailbox.post(DeviceFailed(error=error))
+            else:
+                self._to_sampler.post(StepSampled(result=self._runner.collect(ticket)))
+        except MailboxClosedError:
+            pass  # the engine closed while the device worked
+        except Exception as failure:
+            self._report(failure)
+
+    def _watch_for_stall(self) -> None:
+        self._timer = None
+        if self._sampling is None:
+            return  # idle: the next launch arms it again
+        left = self._launched_at + self._stall_seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._watch_for_stall)
+        else:
+            self._report(DeviceStalledError(self._sampling, self._stall_seconds))
+
+    def _report(self, error: BaseException) -> None:
+        with suppress(MailboxClosedError):
+            self.mailbox.post(DeviceFailed(error=error))

@@ -1,0 +1,262 @@
+"""Decides when to plan: as soon as a step may exist, with never more than one unfinished behind it.
+
+All decisions are in `SchedulingCore`; this file drives it by messages, asks the cache manager what the core
+demands, and tells everybody what came of it. Callers beyond the queue's capacity wait here, in order, under
+the policy `wait`; the queue itself stays bounded.
+
+Invariant: after every message either no step can be planned, or a message will come after which one may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Literal
+
+from stepahead.engine.cache.reservation import Grant, Publication
+from stepahead.engine.errors import QueueFullError, RequestFailedError
+from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.scheduling.planner import Planned, SchedulingCore
+from stepahead.engine.types import FinishReason
+
+from .actor import BURST, Actor, Address, Reply
+from .messages import (
+    AllRequestsCancelled,
+    BlocksFilled,
+    DeadlineReached,
+    DrainRequested,
+    PauseChanged,
+    PrefixCacheResetRequested,
+    RequestCancelled,
+    RequestSubmitted,
+    ReservationRequested,
+    SequencesAdmitted,
+    SequencesClosed,
+    StepCommitted,
+    StepPlanned,
+)
+from .outside_queue import OutsideQueue
+
+Accepted = (
+    RequestSubmitted
+    | RequestCancelled
+    | AllRequestsCancelled
+    | PauseChanged
+    | DrainRequested
+    | PrefixCacheResetRequested
+    | DeadlineReached
+    | StepCommitted
+)
+
+
+class Scheduler(Actor[Accepted]):
+    """Owns the scheduling core, the callers that wait for room in its queue, and the deadline timer."""
+
+    name = "scheduler"
+    accepts = (
+        RequestSubmitted,
+        RequestCancelled,
+        AllRequestsCancelled,
+        PauseChanged,
+        DrainRequested,
+        PrefixCacheResetRequested,
+        DeadlineReached,
+        StepCommitted,
+    )
+
+    def __init__(
+        self,
+        core: SchedulingCore,
+        *,
+        queue_capacity: int,
+        queue_policy: Literal["wait", "reject"],
+        capacity: int,
+    ) -> None:
+        """Made on the loop it will run on."""
+        super().__init__(capacity)
+        self.core = core
+        self.outside = OutsideQueue()
+        self._queue_capacity, self._rejects = queue_capacity, queue_policy == "reject"
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_for_quiet: list[Reply[None]] = []
+        self._waiting_for_end: list[Reply[None]] = []
+        self._unplanned = 0  # messages handled since the last attempt to plan
+
+    def connect(
+        self,
+        cache_manager: Address[ReservationRequested | BlocksFilled | PrefixCacheResetRequested],
+        device_worker: Address[StepPlanned],
+        sampler: Address[StepPlanned],
+        output: Address[SequencesAdmitted | SequencesClosed],
+    ) -> None:
+        self._to_cache, self._to_device = cache_manager, device_worker
+        self._to_sampler, self._to_output = sampler, output
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def handle(self, message: Accepted) -> None:
+        match message:
+            case StepCommitted(commit=commit):
+                self._committed(commit)
+            case RequestSubmitted():
+                self._submitted(message)
+            case RequestCancelled(sequence_keys=keys, reason=reason):
+                self._cancelled(keys, reason)
+            case AllRequestsCancelled():
+                self._cancelled((*self.core.cancel_all(), *self.outside.keys()), FinishReason.ABORT)
+            case DeadlineReached():
+                self._deadline_reached()
+            case PauseChanged(paused=paused, reply=reply):
+                self.core.paused = paused
+                self._waiting_for_quiet.append(reply)
+            case DrainRequested(reply=reply):
+                self._waiting_for_end.append(reply)
+            case PrefixCacheResetRequested():
+                self._to_cache.post(message)
+        self._let_in()
+        if self._is_time_to_plan(message):
+            await self._plan_ahead()
+        self._answer()
+
+    # Requests come and go.
+
+    def _submitted(self, message: RequestSubmitted) -> None:
+        if not self.outside and self._has_room(len(message.requests)):
+            self._queue(message)
+        elif self._rejects:
+            error = QueueFullError(self.core.counts().waiting, self.core.estimate_seconds())
+            self._close([request.key for request in message.requests], error=error)
+            message.reply.fail(error)
+        else:
+            self.outside.push(message)
+            self._watch_deadlines()
+
+    def _has_room(self, sequences: int) -> bool:
+        return self.core.counts().waiting + sequences <= self._queue_capacity
+
+    def _let_in(self) -> None:
+        while self.outside and self._has_room(self.outside.next_size):
+            self._queue(self.outside.pop())
+
+    def _queue(self, message: RequestSubmitted) -> None:
+        """Queues all choices of a request. What goes wrong here is this request's error alone."""
+        now = self._loop.time()
+        try:
+            for request in message.requests:
+                self.core.submit(request, now)
+        except Exception as error:
+            failure = RequestFailedError("scheduler")
+            failure.__cause__ = error
+            for request in message.requests:
+                self.core.cancel(request.key)
+            self._close([request.key for request in message.requests], error=failure)
+        self._watch_deadlines()
+        message.reply.send(None)
+
+    def _cancelled(self, keys: Iterable[int], reason: FinishReason | None) -> None:
+        keys = tuple(keys)
+        for key in keys:
+            if not self.core.cancel(key):
+                self.outside.remove(key)
+        if reason is not None:
+            self._close(keys, reason=reason)
+
+    def _close(
+        self, keys: Iterable[int], *, reason: FinishReason | None = None, error: Exception | None = None
+    ) -> None:
+        self._to_output.post(SequencesClosed(sequence_keys=tuple(keys), reason=reason, error=error))
+
+    # Deadlines.
+
+    def _deadline_reached(self) -> None:
+        now = self._loop.time()
+        self._timer = None
+        expired = (*self.core.expire(now), *self.outside.expire(now))
+        if expired:
+            self._close(expired, reason=FinishReason.DEADLINE)
+        self._watch_deadlines()
+
+    def _watch_deadlines(self) -> None:
+        """Keeps one timer, at the earliest deadline; firing for a sequence that ended does no harm."""
+        known = [
+            time for time in (self.core.next_deadline(), self.outside.next_deadline()) if time is not None
+        ]
+        if not known or (self._timer is not None and self._timer.when() <= min(known)):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(min(known), self.mailbox.post, DeadlineReached())
+
+    # Steps.
+
+    def _committed(self, commit: StepCommit) -> None:
+        news = self.core.commit(commit, self._loop.time())
+        self._publish(news.publications)
+
+    def _is_time_to_plan(self, message: Accepted) -> bool:
+        """After a commit, always; else once the mailbox is empty, so that a burst shares its first step."""
+        self._unplanned += 1
+        if isinstance(message, StepCommitted) or not len(self.mailbox) or self._unplanned >= BURST:
+            self._unplanned = 0
+            return True
+        return False
+
+    async def _plan_ahead(self) -> None:
+        core = self.core
+        while core.has_work and (core.paused or core.uncommitted <= core.limits.depth):
+            planned = await self._plan()
+            if planned is None:
+                return
+            self._announce(planned)
+
+    async def _plan(self) -> Planned | None:
+        """Drives the core's generator: a demand that asks is waited for, others are only passed on."""
+        planning = self.core.plan(self._loop.time())
+        grant: Grant | None = None
+        try:
+            while True:
+                demand = planning.send(grant)
+                reply: Reply[Grant] | None = Reply() if demand.asks else None
+                self._to_cache.post(ReservationRequested(demand=demand, reply=reply))
+                grant = None if reply is None else await reply
+        except StopIteration as end:
+            planned: Planned | None = end.value
+            return planned
+
+    def _announce(self, planned: Planned) -> None:
+        step = StepPlanned(plan=planned.plan, admitted=planned.admitted)
+        self._to_device.post(step)
+        self._to_sampler.post(step)
+        self._publish(planned.publications)
+        if planned.admitted:
+            self._to_output.post(
+                SequencesAdmitted(
+                    sequence_keys=tuple(occupant.request.key for occupant in planned.admitted),
+                    cached_tokens=planned.cached_tokens,
+                    resumed=planned.resumed,
+                )
+            )
+
+    def _publish(self, publications: tuple[Publication, ...]) -> None:
+        if publications:
+            self._to_cache.post(BlocksFilled(publications=publications))
+
+    # Answers.
+
+    def _answer(self) -> None:
+        if self._waiting_for_quiet and (not self.core.paused or not self.core.uncommitted):
+            _send_all(self._waiting_for_quiet)
+        if self._waiting_for_end and not (self.core.has_work or self.core.uncommitted or self.outside):
+            _send_all(self._waiting_for_end)
+
+
+def _send_all(replies: list[Reply[None]]) -> None:
+    for reply in replies:
+        reply.send(None)
+    replies.clear()

@@ -1,0 +1,98 @@
+"""What an engine runs on: a runner, the vocabulary it speaks, and how both are made.
+
+Opening takes seconds and blocks, so it happens in a thread while the caller's loop goes on; a caller that is
+cancelled meanwhile must not leave weights behind. Tests and benchmarks bring a backend of their own (a hashed
+model on a simulated device), which is the only seam they need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from stepahead.devices.device import Device
+
+from .config import EngineConfig
+from .errors import ConfigError
+from .model.runner import Runner
+from .sizing import runner_shape
+from .text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """A runner on a device, and the tokenizer of its model (None: token ids only)."""
+
+    runner: Runner
+    device: Device | None
+    tokenizer: Tokenizer | None
+
+    def close(self) -> None:
+        """Frees the runner's memory and the device's threads. Waits for a busy device, a second at most."""
+        try:
+            self.runner.close()
+        finally:
+            if self.device is not None:
+                self.device.close()
+
+
+CPU_CACHE_BYTES = 4 << 30
+"""Most memory the caches take on a CPU where `kv_blocks` does not say."""
+
+Opener = Callable[[EngineConfig], Awaitable[Backend]]
+
+
+def model_opener(path: str | Path | None, device: str | Device) -> Opener:
+    """Opens the model in a folder (None: the one that ships with us) on a device."""
+
+    async def open_backend(config: EngineConfig) -> Backend:
+        opening = asyncio.get_running_loop().run_in_executor(None, _open, path, config, device)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+
+    return open_backend
+
+
+def _open(path: str | Path | None, config: EngineConfig, device: str | Device) -> Backend:
+    """Blocking. torch is imported here and not above, so that importing the engine stays cheap."""
+    import torch
+
+    from .model.opening import BUILT_IN, describe, numerics_for, open_runner
+
+    folder = BUILT_IN if path is None else Path(path)
+    opened = _device(device)
+    try:
+        described = describe(folder, numerics_for(torch.device(opened.torch_device)))
+        free_bytes = _free_bytes(opened, folder)
+        shape = runner_shape(config, described.facts, free_bytes)
+        return Backend(open_runner(folder, shape, opened), opened, described.tokenizer)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _device(device: str | Device) -> Device:
+    if isinstance(device, Device):
+        return device
+    if device == "cpu":
+        from stepahead.devices.cpu import CpuDevice
+
+        return CpuDevice()
+    raise ConfigError("device", device, "'cpu', or an open device")
+
+
+def _free_bytes(device: Device, folder: Path) -> int:
+    """What the caches may share. A CPU's memory belongs to the whole program: a default must be modest."""
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    free = device.memory().free - weights
+    return min(free, CPU_CACHE_BYTES) if device.capabilities.kind == "cpu" else free
+
+
+def _close_unwanted(opening: asyncio.Future[Backend]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,94 @@
+"""Who is connected to whom: every actor of one engine, made, joined and supervised.
+
+The mailboxes form a cycle (a step goes round), so actors are made first and joined after; this is the only
+place that knows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepahead.actors.actor import ActorFailedError, Supervisor
+from stepahead.actors.cache_manager import CacheManager
+from stepahead.actors.device_worker import DeviceWorker
+from stepahead.actors.output import Output
+from stepahead.actors.sampler import Sampler
+from stepahead.actors.scheduler import Scheduler
+
+from .backend import Backend
+from .cache.core import CacheCore
+from .config import EngineConfig
+from .intake import Intake
+from .scheduling.planner import SchedulingCore
+from .sizing import request_limits, scheduling_limits
+from .types import Stats
+
+
+class Wiring:
+    """The actors of one engine, joined. Made on the loop they will run on; they run as `supervisor` runs."""
+
+    def __init__(
+        self, backend: Backend, config: EngineConfig, on_failure: Callable[[ActorFailedError], None]
+    ) -> None:
+        runner, capacity = backend.runner, config.mailbox_capacity
+        facts, shape = runner.facts, runner.shape
+        self.limits = request_limits(config, facts, shape)
+        self.scheduler = Scheduler(
+            SchedulingCore(scheduling_limits(config, facts, shape)),
+            queue_capacity=config.queue_capacity,
+            queue_policy=config.queue_policy,
+            capacity=capacity,
+        )
+        self.cache_manager = CacheManager(CacheCore(shape, facts, config.prefix_cache), capacity=capacity)
+        self.sampler = Sampler(shape, capacity=capacity)
+        self.device_worker = DeviceWorker(runner, stall_seconds=config.stall_seconds, capacity=capacity)
+        self.output = Output(
+            backend.tokenizer,
+            slow_reader=config.slow_reader,
+            unread_tokens=config.unread_tokens,
+            capacity=capacity,
+        )
+        self._connect()
+        self.intake = Intake(
+            self.limits,
+            backend.tokenizer,
+            config.queue_capacity,
+            self.output.mailbox,
+            self.scheduler.mailbox,
+        )
+        actors = (self.scheduler, self.cache_manager, self.sampler, self.device_worker, self.output)
+        self.supervisor = Supervisor(actors, on_failure)
+
+    def _connect(self) -> None:
+        scheduler, output = self.scheduler.mailbox, self.output.mailbox
+        device_worker, sampler = self.device_worker.mailbox, self.sampler.mailbox
+        self.scheduler.connect(self.cache_manager.mailbox, device_worker, sampler, output)
+        self.sampler.connect(device_worker, scheduler, output)
+        self.device_worker.connect(sampler)
+        self.output.connect(scheduler)
+
+    def stats(self) -> Stats:
+        """A consistent picture: all actors run on this loop, so none is in the middle of anything."""
+        counts, totals = self.scheduler.core.counts(), self.output.totals
+        cache = self.cache_manager.core.statistics()
+        return Stats(
+            steps=totals.steps,
+            running=counts.running,
+            waiting=counts.waiting + self.scheduler.outside.sequences,
+            kv_blocks=cache.blocks,
+            kv_blocks_free=cache.free,
+            kv_blocks_cached=cache.cached,
+            snapshots=cache.snapshots,
+            snapshots_free=cache.snapshots_free,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            output_tokens=totals.output_tokens,
+            drafted_tokens=totals.drafted_tokens,
+            accepted_tokens=totals.accepted_tokens,
+            finished=totals.finished,
+            aborted=totals.aborted,
+            failed=totals.failed,
+            preemptions=counts.preemptions,
+            coalesced_deltas=totals.coalesced_deltas,
+            mailboxes=self.supervisor.statistics(),
+        )
