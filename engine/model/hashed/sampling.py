@@ -1,0 +1,178 @@
+"""The sampling of the hashed model: draw at every row, accept drafts that agree, advance the slots, draft.
+
+Drafts are found by running the model ahead without writing anything, and spoilt by script, so that accept
+lengths vary as in life while the text stays what the oracle says.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from ..runner import HISTORY, NO_TOKEN, Bools, Float32s, Int32s, RunnerShape, SamplePlan, StepResult, UInt64s
+from .choosing import best, choose, log_softmax
+from .forward import Forward, Index, ring_terms
+from .model import FACTOR, NGRAM, HashedModel, words
+from .slots import Slots
+
+
+class _Drawn(msgspec.Struct, frozen=True, eq=False):
+    """By sampling sequence [s]: its rows in the step and what was decided."""
+
+    sequences: Index  # [s] into the layout
+    rows: Index  # [s, K] into the step's rows, clipped at the last wanted one
+    tokens: Int32s  # [s, K]
+    emitted: Int32s  # [s]
+    kept: Bools  # [s, K] places below `emitted`
+    finite: Bools  # [s]
+
+
+def sample(
+    model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward, plan: SamplePlan
+) -> StepResult:
+    """Decides a step and writes the slots."""
+    slots.update_parameters(plan.updates)
+    drawn = _draw(model, shape, slots, forward)
+    _advance(slots, forward, drawn)
+    confidences = _draft(model, shape, slots, forward, drawn)
+    return _result(model, forward, plan, drawn, confidences)
+
+
+def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward) -> _Drawn:
+    layout = forward.plan.layout
+    decode, width = layout.decode_count, shape.draft_tokens + 1
+    sequences = np.flatnonzero(layout.samples)
+    decodes = sequences < decode
+    counts = np.where(decodes, layout.query_lengths[sequences], 1)
+    starts = (layout.row_starts + layout.query_lengths)[sequences] - counts
+    places = np.arange(width)
+    rows = starts[:, None] + np.minimum(places, counts[:, None] - 1)
+    owners = layout.slots[sequences]
+    flat, owner = rows.reshape(-1), np.repeat(owners, width)
+    output = (forward.positions[flat] + 1 - slots.origin(owner)).astype(np.int32)
+    digests = forward.digests[flat]
+    tokens = choose(model.logits(digests), slots.parameters(owner), output).reshape(rows.shape)
+    agrees = (slots.drafts[owners] == tokens[:, :-1]) & (places[:-1] < counts[:, None] - 1)
+    emitted = 1 + np.cumprod(agrees, axis=1).sum(axis=1).astype(np.int32)
+    kept = places < emitted[:, None]
+    finite = (model.finite(digests).reshape(rows.shape) | ~kept).all(axis=1)
+    return _Drawn(sequences, rows, np.where(kept, tokens, np.int32(NO_TOKEN)), emitted, kept, finite)
+
+
+def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:
+    """Position, token and history of every sequence of the step."""
+    layout = forward.plan.layout
+    moved = layout.query_lengths.copy()
+    decodes = drawn.sequences < layout.decode_count
+    moved[drawn.sequences[decodes]] = drawn.emitted[decodes]
+    slots.position[layout.slots] = forward.first + moved
+    owners = layout.slots[drawn.sequences]
+    newest = drawn.rows[np.arange(owners.size), drawn.emitted - 1]  # the row whose token was drawn last
+    slots.token[owners] = drawn.tokens[np.arange(owners.size), drawn.emitted - 1]
+    for place in range(HISTORY):
+        back = newest - (HISTORY - 1 - place)
+        inside = forward.rows.offset[newest] - (HISTORY - 1 - place)
+        older = forward.history[drawn.sequences, np.clip(HISTORY + inside, 0, HISTORY - 1)]
+        slots.history[owners, place] = np.where(inside >= 0, forward.tokens[np.maximum(back, 0)], older)
+
+
+def _draft(
+    model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward, drawn: _Drawn
+) -> Float32s | None:
+    """Writes drafts of the sequences that sampled; returns scripted confidences of all, [b, D]."""
+    if shape.draft_tokens == 0:
+        return None
+    confidences = np.zeros((forward.plan.layout.slots.size, shape.draft_tokens), dtype=np.float32)
+    owners = forward.plan.layout.slots[drawn.sequences]
+    if owners.size == 0:
+        return confidences
+    newest = drawn.rows[np.arange(owners.size), drawn.emitted - 1]
+    ahead = _Ahead(model, slots, owners, forward.everything[newest])
+    parameters, origin = slots.parameters(owners), slots.origin(owners)
+    for place in range(shape.draft_tokens):
+        digests = ahead.digests()
+        output = (ahead.position + 1 - origin).astype(np.int32)
+        right = choose(model.logits(digests), parameters, output)
+        good = model.draft_is_right(digests)
+        ahead.feed(np.where(good, right, (right + 1) % model.vocab_size).astype(np.int32))
+        slots.drafts[owners, place] = ahead.token
+        confidences[drawn.sequences, place] = np.where(good, 0.75, 0.25)
+    return confidences
+
+
+class _Ahead:
+    """Sequences run past their newest token without a trace in the caches; arrays over [s]."""
+
+    def __init__(self, model: HashedModel, slots: Slots, owners: Int32s, everything: UInt64s) -> None:
+        self._model, self._everything = model, everything
+        self.position, self.token = slots.position[owners], slots.token[owners]
+        self._history = slots.history[owners]
+        last = self.position - 1
+        blocks = slots.table[owners, last // model.block_tokens]
+        self._entry = slots.blocks[blocks, last % model.block_tokens]
+        self._ring = slots.rings[owners, last % model.ring]
+        self._terms = ring_terms(model, slots, owners, self.position)
+
+    def digests(self) -> UInt64s:
+        """Of the rows that feed `token` at `position`."""
+        model, factor = self._model, np.uint64(FACTOR)
+        weight = model.weights[self.position]
+        self._ring = factor * self._ring + model.content(words(self.token), self.position)
+        newest = (self._ring * weight)[:, None]
+        recent = self._terms.sum(axis=1, dtype=np.uint64) + newest[:, 0]
+        self._terms = np.concatenate([newest, self._terms], axis=1)[:, : model.window - 1]
+        before = np.concatenate([self.token[:, None], self._history[:, ::-1]], axis=1)
+        ngram = (words(before) * np.array(NGRAM, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+        hidden = model.hidden(recent, ngram)
+        self._entry = factor * self._entry + hidden
+        self._everything = self._everything + self._entry * weight
+        return model.digest(self._everything, hidden)
+
+    def feed(self, token: Int32s) -> None:
+        self._history = np.concatenate([self._history[:, 1:], self.token[:, None]], axis=1)
+        self.position, self.token = self.position + 1, token
+
+
+def _result(
+    model: HashedModel, forward: Forward, plan: SamplePlan, drawn: _Drawn, confidences: Float32s | None
+) -> StepResult:
+    layout = forward.plan.layout
+    count, width = layout.slots.size, drawn.rows.shape[1]
+    tokens = np.full((count, width), NO_TOKEN, dtype=np.int32)
+    emitted, finite = np.zeros(count, dtype=np.int32), np.ones(count, dtype=np.bool_)
+    tokens[drawn.sequences], emitted[drawn.sequences] = drawn.tokens, drawn.emitted
+    finite[drawn.sequences] = drawn.finite
+    drafted = layout.query_lengths - 1
+    drafted[layout.decode_count :] = 0
+    logprobs, top_logprobs, top_tokens = _logprobs(model, forward, plan.logprobs, drawn, count)
+    return StepResult(
+        step=plan.step,
+        tokens=tokens,
+        emitted=emitted,
+        drafted=drafted,
+        positions=forward.first,
+        finite=finite,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        top_tokens=top_tokens,
+        confidences=confidences,
+    )
+
+
+def _logprobs(
+    model: HashedModel, forward: Forward, asked: int, drawn: _Drawn, count: int
+) -> tuple[Float32s | None, Float32s | None, Int32s | None]:
+    """Of the model's own distribution, before temperature, filters and bans."""
+    if asked < 0:
+        return None, None, None
+    shape = (count, drawn.rows.shape[1])
+    logprobs = np.zeros(shape, dtype=np.float32)
+    top_logprobs = np.zeros((*shape, asked), dtype=np.float32)
+    top_tokens = np.full((*shape, asked), NO_TOKEN, dtype=np.int32)
+    sequence, place = np.nonzero(drawn.kept)
+    scores = log_softmax(model.logits(forward.digests[drawn.rows[sequence, place]]))
+    values, ids = best(scores, asked)
+    where = (drawn.sequences[sequence], place)
+    logprobs[where] = scores[np.arange(sequence.size), drawn.tokens[sequence, place]]
+    top_logprobs[where], top_tokens[where] = values, ids
+    return logprobs, top_logprobs, top_tokens

@@ -1,0 +1,106 @@
+"""The oracle: what one request's text must be, computed alone, with lists and without any cache.
+
+Nothing here knows of blocks, slots, steps, drafts or other requests; it reads as the definition in
+`model.py`. Whatever the engine does to a request, its tokens must be a prefix of these (all of them, if it
+was left to finish).
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from stepahead.engine.sampling.commit import FAILED, LENGTH, STOP
+from stepahead.engine.types import Request
+
+from ..runner import NO_TOKEN
+from .choosing import RowParams, best, choose, log_softmax
+from .model import FACTOR, MASK, NGRAM, POSITION, TOKEN, HashedModel, mix_int
+
+
+class Solo(msgspec.Struct, frozen=True):
+    """A request's whole output. `tokens` include the end id; `finish` is a code of `sampling/commit.py`."""
+
+    tokens: tuple[int, ...]
+    finish: int
+    logprobs: tuple[float, ...]
+    top: tuple[tuple[tuple[int, float], ...], ...]  # per token, (id, logprob) best first; () without
+
+
+def solo(model: HashedModel, request: Request) -> Solo:
+    """Runs a validated request to its end."""
+    params, history = request.params, _History(model)
+    prompt = np.frombuffer(request.prompt, dtype=np.int32).tolist()
+    digest = 0
+    for token in prompt:
+        digest = history.append(token)
+    row = _row_params(request)
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    top: list[tuple[tuple[int, float], ...]] = []
+    finish = int(LENGTH)
+    while len(tokens) < params.max_output:
+        digests = np.array([digest], dtype=np.uint64)
+        if not model.finite(digests)[0]:
+            finish = int(FAILED)
+            break
+        logits = model.logits(digests)
+        token = int(choose(logits, row, np.array([len(tokens)], dtype=np.int32))[0])
+        tokens.append(token)
+        if params.logprobs >= 0:
+            scores = log_softmax(logits)
+            values, ids = best(scores, params.logprobs)
+            logprobs.append(float(scores[0, token]))
+            top.append(tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True)))
+        if token in params.end_ids:
+            finish = int(STOP)
+            break
+        digest = history.append(token)
+    return Solo(tuple(tokens), finish, tuple(logprobs), tuple(top))
+
+
+class _History:
+    """Everything a sequence has seen, as plain lists of Python integers."""
+
+    def __init__(self, model: HashedModel) -> None:
+        self._model = model
+        self._weights: list[int] = model.weights.tolist()
+        self._tokens: list[int] = []
+        self._windows: list[int] = []
+        self._entry = self._everything = 0
+
+    def append(self, token: int) -> int:
+        """Takes the next token and returns the digest of its row."""
+        position = len(self._tokens)
+        self._tokens.append(token)
+        before = self._windows[-1] if self._windows else 0
+        content = mix_int((token * TOKEN + position * POSITION) & MASK)
+        self._windows.append((FACTOR * before + content) & MASK)
+        hidden = mix_int((mix_int(self._recent()) + self._ngram()) & MASK)
+        self._entry = (FACTOR * self._entry + hidden) & MASK
+        self._everything = (self._everything + self._entry * self._weights[position]) & MASK
+        return mix_int((mix_int(self._everything) + hidden) & MASK)
+
+    def _recent(self) -> int:
+        first = max(0, len(self._windows) - self._model.window)
+        terms = zip(self._windows[first:], self._weights[first:], strict=False)
+        return sum(entry * weight for entry, weight in terms) & MASK
+
+    def _ngram(self) -> int:
+        """The newest token first; before the start stands NO_TOKEN, wrapped."""
+        last = [*reversed(self._tokens[-len(NGRAM) :])]
+        last += [NO_TOKEN] * (len(NGRAM) - len(last))
+        return sum((token & MASK) * factor for token, factor in zip(last, NGRAM, strict=True)) & MASK
+
+
+def _row_params(request: Request) -> RowParams:
+    params = request.params
+    return RowParams(
+        temperature=np.array([params.temperature], dtype=np.float32),
+        top_k=np.array([params.top_k], dtype=np.int32),
+        top_p=np.array([params.top_p], dtype=np.float32),
+        seed=np.array([params.seed], dtype=np.uint64),
+        choice=np.array([request.choice], dtype=np.int32),
+        min_output=np.array([params.min_output], dtype=np.int32),
+        end_ids=np.array([params.end_ids or (NO_TOKEN,)], dtype=np.int32),
+    )
