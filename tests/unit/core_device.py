@@ -147,8 +147,9 @@ class FakeDevice:
             finite=np.ones(count, dtype=np.bool_),
         )
 
-    def _forward(self, slot: int, first: int, fed: list[int], history: list[int], all_rows: bool) ->
-    list[int]:
+    def _forward(
+        self, slot: int, first: int, fed: list[int], history: list[int], all_rows: bool
+    ) -> list[int]:
         """Writes the rows' entries, then the tokens that rows sample: all, or only the last one's."""
         size = self.entries.shape[1]
         request = self.occupants[slot].request
@@ -171,9 +172,7 @@ class FakeDevice:
                 seen = self.entries[self.table[slot, :columns]].reshape(-1)[: position + 1]
                 recent = np.arange(max(position + 1 - self.model.window, 0), position + 1)
                 ring = self.rings[slot, recent % self.ring_size]
-                sampled.append(
-                    self.model.next_token(seen, ring, history, seed, position + 1 - origin)
-                )
+                sampled.append(self.model.next_token(seen, ring, history, seed, position + 1 - origin))
         return sampled
 
     def _draft(self, slot: int) -> None:
