@@ -44,24 +44,28 @@ def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> St
 
     A row whose sequence ended in an earlier step is judged like any other: who reads the commit knows.
     """
-    slots = layout.slots
-    output, emitted = table.output[slots], result.emitted
-    counts = np.minimum(emitted, table.max_output[slots] - output)
-    finish = np.zeros(slots.size, dtype=np.int8)
-    if table.may_end(result.tokens).any():
-        _cut_at_end_ids(slots, result.tokens, table, counts, finish)
-    if not result.finite.all():
-        failed = ~result.finite
-        counts[failed] = 0
-        finish[failed] = FAILED
-    output += counts
-    table.output[slots] = output
-    _mark_length(finish, (output >= table.max_output[slots]) & layout.samples)
+    rows, emitted = table.rows(layout), result.emitted
+    room = table.max_output[rows] - table.output[rows]
+    counts = np.minimum(emitted, room)
+    finish = np.zeros(counts.size, dtype=np.int8)
+    ended = False
+    if np.count_nonzero(table.may_end(result.tokens)):
+        ended = _cut_at_end_ids(table.end_ids[rows], result.tokens, counts, finish)
+    if np.count_nonzero(result.finite) < counts.size:
+        ended = True
+        _void(~result.finite, counts, finish)
+    full = counts >= room
+    if np.count_nonzero(full):
+        full &= layout.samples & (finish == RUNNING)
+        ended |= bool(full.any())
+        finish[full] = LENGTH
+    table.output[rows] += counts
     advanced, accepted = counts, emitted - 1
-    if layout.decode_count < slots.size:
-        advanced, accepted = counts.copy(), np.maximum(accepted, 0)
-        advanced[layout.decode_count :] = layout.query_lengths[layout.decode_count :]
-        accepted[layout.decode_count :] = 0
+    if layout.decode_count < counts.size:
+        prompts = slice(layout.decode_count, None)
+        advanced = counts.copy()
+        advanced[prompts] = layout.query_lengths[prompts]
+        accepted[prompts] = 0
     return StepCommit(
         step=result.step,
         layout=layout,
@@ -71,23 +75,23 @@ def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> St
         finish=finish,
         drafted=result.drafted,
         accepted=accepted,
-        any_finish=bool(finish.any()),
+        any_finish=ended,
         logprobs=result.logprobs,
         top_logprobs=result.top_logprobs,
         top_tokens=result.top_tokens,
     )
 
 
-def _cut_at_end_ids(
-    slots: Int32s, tokens: Int32s, table: SamplingTable, counts: Int32s, finish: Int8s
-) -> None:
-    """Where a counted token is an end id of its own sequence: it becomes the last one."""
-    ends: Bools = (tokens[:, :, None] == table.end_ids[slots][:, None, :]).any(-1)
+def _cut_at_end_ids(end_ids: Int32s, tokens: Int32s, counts: Int32s, finish: Int8s) -> bool:
+    """Where a counted token is an end id of its own sequence it becomes the last one. Returns: anywhere?"""
+    ends: Bools = (tokens[:, :, None] == end_ids[:, None, :]).any(-1)
     ends &= np.arange(tokens.shape[1]) < counts[:, None]
     rows = ends.any(-1)
     counts[rows] = ends[rows].argmax(-1) + 1
     finish[rows] = STOP
+    return bool(rows.any())
 
 
-def _mark_length(finish: Int8s, full: Bools) -> None:
-    finish[full & (finish == RUNNING)] = LENGTH
+def _void(failed: Bools, counts: Int32s, finish: Int8s) -> None:
+    counts[failed] = 0
+    finish[failed] = FAILED

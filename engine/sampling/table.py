@@ -24,6 +24,7 @@ from stepahead.engine.model.runner import (
     SamplePlan,
     SamplingRows,
 )
+from stepahead.engine.model.selectors import Rows, Selector
 from stepahead.engine.types import Occupant, ResolvedParams
 
 
@@ -39,6 +40,7 @@ class SamplingTable:
         self.greedy: Bools = np.ones(slots, dtype=np.bool_)
         self._ends: Bools = np.zeros(2, dtype=np.bool_)
         self._nobody = _sampling_rows((), self.end_ids.shape[1])
+        self._selector = Selector()
         self._last: tuple[BatchLayout | None, int, bool] = (None, -1, True)
 
     def occupy(self, occupants: Sequence[Occupant]) -> SamplingRows:
@@ -64,6 +66,10 @@ class SamplingTable:
             greedy = bool(self.greedy[drawing].all())
             self._last = (layout, logprobs, greedy)
         return SamplePlan(step=step, updates=updates, logprobs=logprobs, all_greedy=greedy)
+
+    def rows(self, layout: BatchLayout) -> Rows:
+        """The selector of a layout's slots in these arrays."""
+        return self._selector.rows(layout)
 
     def may_end(self, tokens: Int32s) -> Bools:
         """Where `tokens` hold an id that ends some sequence, past or present; same shape.

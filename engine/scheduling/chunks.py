@@ -116,18 +116,27 @@ def mixed_plan(
     state_copies: Int32s,
 ) -> StepPlan:
     """The plan of any step; prompts in the layout's order."""
-    tokens = [ledger.tokens[rows.slot, rows.start : rows.end] for rows in prompts]
-    history = np.full((len(prompts), HISTORY), NO_TOKEN, dtype=np.int32)
-    for row, chunk in zip(history, prompts, strict=True):
-        before = ledger.tokens[chunk.slot, max(chunk.start - HISTORY, 0) : chunk.start]
-        row[HISTORY - before.size :] = before
+    tokens, history, ends = EMPTY, NO_HISTORY, EMPTY
+    if prompts:
+        tokens = np.concatenate([ledger.tokens[rows.slot, rows.start : rows.end] for rows in prompts])
+        history = _histories(ledger, prompts)
+        ends = ledger.prefill_end[[rows.slot for rows in prompts]]
     return StepPlan(
         step=step,
         layout=layout,
         first_positions=first_positions,
-        chunk_tokens=np.concatenate(tokens) if tokens else EMPTY,
+        chunk_tokens=tokens,
         chunk_history=history,
-        chunk_ends=ledger.prefill_end[[rows.slot for rows in prompts]] if prompts else EMPTY,
+        chunk_ends=ends,
         table_updates=table_updates,
         state_copies=state_copies,
     )
+
+
+def _histories(ledger: Ledger, prompts: Items[PromptRows]) -> Int32s:
+    """The ids before each chunk, oldest first."""
+    history = np.full((len(prompts), HISTORY), NO_TOKEN, dtype=np.int32)
+    for row, chunk in zip(history, prompts, strict=True):
+        before = ledger.tokens[chunk.slot, max(chunk.start - HISTORY, 0) : chunk.start]
+        row[HISTORY - before.size :] = before
+    return history

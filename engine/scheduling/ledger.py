@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from stepahead.engine.cache.reservation import Admitted
 from stepahead.engine.model.runner import BatchLayout, Bools, Int8s, Int32s, Int64s
+from stepahead.engine.model.selectors import Rows, Selector
 from stepahead.engine.sampling.commit import StepCommit
 
 from .limits import SchedulingLimits
@@ -26,17 +27,6 @@ FREE, PREFILL, DECODE, LEAVING = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
 
 NOBODY = 0
 """The admission of a row whose commits are ignored: free, or leaving."""
-
-Rows = npt.NDArray[np.intp] | slice
-"""Selects ledger rows: neighbouring slots as a slice, which numpy reads ten times faster than indices."""
-
-
-def rows_of(slots: Int32s) -> Rows:
-    """The cheapest selector of these slots, in this order."""
-    first, count = int(slots[0]) if slots.size else 0, slots.size
-    if count and int(slots[-1]) == first + count - 1 and bool((np.diff(slots) == 1).all()):
-        return slice(first, first + count)
-    return slots.astype(np.intp)
 
 
 class Ledger:
@@ -56,7 +46,7 @@ class Ledger:
         self.table: Int32s = np.zeros((slots, limits.table_columns), dtype=np.int32)
         self.tokens: Int32s = np.empty((slots, limits.max_positions), dtype=np.int32)
         self._columns: Int64s = np.arange(limits.width, dtype=np.int64)
-        self._known: tuple[BatchLayout | None, Rows] = (None, slice(0, 0))
+        self._selector = Selector()
 
     # Occupants come and go.
 
@@ -92,22 +82,31 @@ class Ledger:
         return ids
 
     def grow(self, slots: Int32s, counts: Int32s, ids: Int32s) -> Int32s:
-        """Appends `counts[i]` of the concatenated `ids` to the table of `slots[i]`.
+        """Appends `counts[i]` >= 1 of the concatenated `ids` to the table of `slots[i]`.
 
         Returns the new entries as int32 [u, 3] (slot, column, block id).
         """
-        before = np.cumsum(counts) - counts
-        owners = np.repeat(slots, counts)
-        columns = np.repeat(self.block_count[slots] - before, counts) + np.arange(ids.size, dtype=np.int32)
+        owners, columns = slots, self.block_count[slots]
+        if ids.size > slots.size:
+            before = np.cumsum(counts) - counts
+            owners = np.repeat(slots, counts)
+            columns = np.repeat(columns - before, counts) + np.arange(ids.size, dtype=np.int32)
+        entries: Int32s = np.empty((ids.size, 3), dtype=np.int32)
+        entries[:, 0], entries[:, 1], entries[:, 2] = owners, columns, ids
         self.table[owners, columns] = ids
         self.block_count[slots] += counts
-        return np.stack([owners, columns, ids], axis=1).astype(np.int32, copy=False)
+        return entries
 
     # Steps.
 
     def plan(self, layout: BatchLayout) -> None:
         """Counts a planned step in; a prompt whose last chunk it holds decodes from the next plan on."""
         rows = self.rows(layout)
+        if isinstance(rows, slice) and layout.decode_count == layout.slots.size:
+            inflight, sampling = self.inflight[rows], self.sampling[rows]
+            np.add(inflight, self.limits.width, inflight)
+            np.add(sampling, 1, sampling)
+            return
         self.inflight[rows] += layout.reach
         self.sampling[rows] += layout.samples
         if layout.decode_count < layout.slots.size:
@@ -119,33 +118,45 @@ class Ledger:
         layout = commit.layout
         rows = self.rows(layout)
         here: Bools = self.admissions[rows] == layout.admissions
-        if here.all():
-            self._advance(rows, commit, slice(None))
-        elif here.any():
+        present = np.count_nonzero(here)
+        if present == here.size:
+            self._store_tokens(self._selector.indices(layout), self.length[rows], commit.tokens)
+            self._advance(rows, commit.counts, commit.advanced, layout.reach, layout.samples)
+        elif present:
             kept = np.flatnonzero(here)
-            self._advance(layout.slots[kept].astype(np.intp), commit, kept)
+            slots = self._selector.indices(layout)[kept]
+            self._store_tokens(slots, self.length[slots], commit.tokens[kept])
+            self._advance(
+                slots, commit.counts[kept], commit.advanced[kept], layout.reach[kept], layout.samples[kept]
+            )
         return here
 
     def rows(self, layout: BatchLayout) -> Rows:
-        """The selector of a layout's slots, remembered for the layout that steady decode repeats."""
-        known, rows = self._known
-        if known is not layout:
-            rows = rows_of(layout.slots)
-            self._known = (layout, rows)
-        return rows
+        """The selector of a layout's slots."""
+        return self._selector.rows(layout)
 
-    def _advance(self, rows: Rows, commit: StepCommit, kept: npt.NDArray[np.intp] | slice) -> None:
-        counts, layout = commit.counts[kept], commit.layout
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    def _store_tokens(self, slots: npt.NDArray[np.intp], lengths: Int32s, tokens: Int32s) -> None:
+        """Columns past a row's count hold no token of it; the next commit of the sequence overwrites them."""
         if self.limits.width == 1:
-            self.tokens[index, self.length[rows]] = commit.tokens[kept, 0]
-        else:  # columns past a row's count hold no token of it and are overwritten by its next commit
-            self.tokens[index[:, None], self.length[rows, None] + self._columns] = commit.tokens[kept]
-        self.length[rows] += counts
-        self.output[rows] += counts
-        self.cached[rows] += commit.advanced[kept]
-        self.inflight[rows] -= layout.reach[kept]
-        self.sampling[rows] -= layout.samples[kept]
+            self.tokens[slots, lengths] = tokens[:, 0]
+        else:
+            self.tokens[slots[:, None], lengths[:, None] + self._columns] = tokens
+
+    def _advance(self, rows: Rows, counts: Int32s, advanced: Int32s, reach: Int32s, samples: Bools) -> None:
+        if isinstance(rows, slice):  # `array[rows] += x` would copy the view onto itself once more
+            length, output, cached = self.length[rows], self.output[rows], self.cached[rows]
+            inflight, sampling = self.inflight[rows], self.sampling[rows]
+            np.add(length, counts, length)
+            np.add(output, counts, output)
+            np.add(cached, advanced, cached)
+            np.subtract(inflight, reach, inflight)
+            np.subtract(sampling, samples, sampling)
+        else:
+            self.length[rows] += counts
+            self.output[rows] += counts
+            self.cached[rows] += advanced
+            self.inflight[rows] -= reach
+            self.sampling[rows] -= samples
 
     # Readers.
 

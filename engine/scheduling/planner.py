@@ -208,9 +208,9 @@ class SchedulingCore:
             return False
         at = rows.decode_rows
         reach, width = rows.decode_first, self.limits.width
-        if (reach + width > self.ledger.block_count[at] * self.limits.block_tokens).any():
+        if np.count_nonzero(reach + width > self.ledger.block_count[at] * self.limits.block_tokens):
             return False
-        return not (self.limits.prefix_cache and (reach >= self._saves.next_position[at]).any())
+        return not (self.limits.prefix_cache and np.count_nonzero(reach >= self._saves.next_position[at]))
 
     def _plan_with_cache(self, rows: StepRows) -> Planning:
         work = _Work()
@@ -245,8 +245,10 @@ class SchedulingCore:
         """Slots with rows in this step whose state the step should copy first."""
         if not self.limits.prefix_cache:
             return []
-        reached = rows.decode_first >= self._saves.next_position[rows.decode_rows]
+        reached = np.flatnonzero(rows.decode_first >= self._saves.next_position[rows.decode_rows])
         due = self._saves.due(rows.decode.slots[reached])
+        if not rows.prompts:
+            return due
         starts = np.array([prompt.start for prompt in rows.prompts], dtype=np.int32)
         prompts = rows.prompt_slots()
         return due + self._saves.due(prompts[starts >= self._saves.next_position[prompts]])
@@ -433,14 +435,14 @@ class SchedulingCore:
             raise AssertionError(f"commit of step {commit.step} while step {self._committed} is the oldest")
         self._committed += 1
         here = self.ledger.commit(commit)
-        everybody = bool(here.all())
-        publications = self._publish(self._shareable(layout, here, everybody))
+        everybody = np.count_nonzero(here) == here.size
+        publications = self._publish(self._shareable(layout, here))
         prompts = layout.decode_count < layout.slots.size and len(self._groups) > 0
         if everybody and not (commit.any_finish or prompts or self._retiring or self._retired):
             return CommitNews(publications=publications) if publications else NO_NEWS
         return self._settle(commit, here, publications)
 
-    def _shareable(self, layout: BatchLayout, here: Bools, everybody: bool) -> list[int]:
+    def _shareable(self, layout: BatchLayout, here: Bools) -> list[int]:
         """Slots with filled blocks, or a copied state, that the commit made good."""
         if not self.limits.prefix_cache:
             return []
@@ -448,9 +450,9 @@ class SchedulingCore:
         rows = ledger.rows(layout)
         filled = ledger.cached[rows] - ledger.published[rows] >= self.limits.block_tokens
         slots = self._saves.reached()
-        if filled.any():
-            slots = slots + layout.slots[filled & here].tolist()
-        return list(dict.fromkeys(slots))
+        if np.count_nonzero(filled):
+            slots = list(dict.fromkeys(slots + layout.slots[filled & here].tolist()))
+        return slots
 
     def _publish(self, slots: list[int]) -> tuple[Publication, ...]:
         found: list[Publication] = []

@@ -8,10 +8,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from stepahead.engine.cache.reservation import EMPTY
 from stepahead.engine.model.runner import BatchLayout, Int32s
+from stepahead.engine.model.selectors import Rows, rows_of
 
 from .chunks import PromptRows, chunk_end, decode_layout
-from .ledger import DECODE, PREFILL, Ledger, Rows, rows_of
+from .ledger import DECODE, PREFILL, Ledger
 
 
 class StepRows(msgspec.Struct, eq=False):
@@ -48,7 +50,7 @@ class RowChooser:
             self._refresh()
         layout, rows = self._layout, self._rows
         open_ended = ledger.output[rows] + ledger.sampling[rows] < ledger.max_output[rows]
-        if not open_ended.all():
+        if np.count_nonzero(open_ended) < open_ended.size:
             layout = decode_layout(ledger, layout.slots[open_ended])
             rows = rows_of(layout.slots)
         first = ledger.cached[rows] + ledger.inflight[rows]
@@ -80,18 +82,20 @@ class RowChooser:
 def missing_blocks(ledger: Ledger, rows: StepRows) -> tuple[Int32s, Int32s]:
     """Slots whose tables do not cover their rows, oldest first, and how many blocks each lacks."""
     block, width = ledger.limits.block_tokens, ledger.limits.width
-    short = rows.decode_first + width > ledger.block_count[rows.decode_rows] * block
-    slots = rows.decode.slots[short]
-    ends = rows.decode_first[short] + width
+    short = np.flatnonzero(rows.decode_first + width > ledger.block_count[rows.decode_rows] * block)
+    slots, ends = rows.decode.slots[short], rows.decode_first[short] + width
     if rows.prompts:
         slots = np.concatenate([slots, rows.prompt_slots()])
         ends = np.concatenate([ends, np.array([prompt.end for prompt in rows.prompts], dtype=np.int32)])
     if not slots.size:
-        return slots, slots
-    counts = -(-ends // block) - ledger.block_count[slots]
+        return EMPTY, EMPTY
     order = np.argsort(ledger.seniority[slots])
-    order = order[counts[order] > 0]
-    return slots[order], counts[order].astype(np.int32)
+    slots = slots[order]
+    counts = -(-ends[order] // block) - ledger.block_count[slots]
+    if rows.prompts:  # decode rows here are short, a prompt's chunk may be covered already
+        short = np.flatnonzero(counts > 0)
+        slots, counts = slots[short], counts[short]
+    return slots, counts
 
 
 def promised_blocks(ledger: Ledger, growth_slots: Int32s, growth: Int32s) -> int:
