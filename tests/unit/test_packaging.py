@@ -91,5 +91,5 @@ def test_importing_changes_nothing_in_the_process(import_effects: dict[str, dict
 
 
 def test_importing_the_facade_does_not_import_torch(import_effects: dict[str, dict[str, object]]) -> None:
-    heavy = {"torch", "transformers", "tokenizers", "safetensors", "rich"}
+    heavy = {"torch", "transformers", "safetensors", "rich"}
     assert heavy.isdisjoint(import_effects["modules"])
