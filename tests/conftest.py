@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-_FIDELITY = Path(__file__).parent / "fidelity"
+_COMPARED_WITH_PEERS = tuple(Path(__file__).parent / name for name in ("fidelity", "protocol"))
 _HARDWARE = {"gpu": "cuda", "ascend": "npu"}
 
 
@@ -45,6 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"no {kind} device on this machine"))
 
 
+def _has_peers(path: Path) -> bool:
+    return any(folder in path.parents for folder in _COMPARED_WITH_PEERS)
+
+
 def _peers_required() -> bool:
     return os.environ.get("STEPAHEAD_REQUIRE_PEERS") == "1"
 
@@ -53,7 +57,7 @@ def _fail_instead_of_skip(report: pytest.TestReport | pytest.CollectReport) -> N
     """Turn a skip into a failure that repeats the skip's own reason."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"
-    report.longrepr = f"STEPAHEAD_REQUIRE_PEERS=1 forbids skipping fidelity tests: {reason}"
+    report.longrepr = f"STEPAHEAD_REQUIRE_PEERS=1 forbids skipping tests against a peer: {reason}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,7 +67,7 @@ def pytest_runtest_makereport(
     report = yield
     needs_hardware = any(item.get_closest_marker(marker) for marker in _HARDWARE)
     is_skip = report.skipped and not hasattr(report, "wasxfail")
-    if _peers_required() and is_skip and not needs_hardware and _FIDELITY in item.path.parents:
+    if _peers_required() and is_skip and not needs_hardware and _has_peers(item.path):
         _fail_instead_of_skip(report)
     return report
 
@@ -73,6 +77,6 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if _peers_required() and report.skipped and _FIDELITY in collector.path.parents:
+    if _peers_required() and report.skipped and _has_peers(collector.path):
         _fail_instead_of_skip(report)
     return report

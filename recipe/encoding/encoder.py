@@ -1,0 +1,143 @@
+"""Conversations to token ids, without encoding the same text twice.
+
+Text between special tokens is encoded on its own, so its ids depend on nothing around it. A chat sends its
+whole history with every turn; all of it but the last turn was encoded before, and is found again by the text
+itself. Rejected: caching whole prompts (a turn changes the end of the text and so all of the key), and
+caching by message (one message renders differently when reasoning is dropped, so the key would have to hold
+half the conversation).
+
+A miss is handed to the tokenizer in one batch, which uses several cores and does not hold the interpreter
+lock; a large one from a coroutine runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..conversation import Conversation
+from ..special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from . import v4, v41
+from .rendered import RenderedPrompt
+
+Render = Callable[[Conversation, SpecialTokens], RenderedPrompt]
+RENDERERS: dict[str, Render] = {"v4": v4.render, "v4.1": v41.render}
+
+_INLINE_CHARACTERS = 4096  # about 1.5 ms of tokenizer time; a hop to a thread costs 0.1 ms
+
+
+class TextTokenizer(Protocol):
+    """What the encoder needs of a tokenizer. `stepahead`'s own has it."""
+
+    def encode_many(self, texts: Sequence[str], *, literal: bool) -> list[list[int]]:
+        """Ids of each text; with `literal`, spellings of special tokens are ordinary characters."""
+
+    def token_id(self, spelling: str) -> int:
+        """The id of a special token. Raises an error that names the spelling if there is none."""
+
+
+class PieceCache:
+    """Ids of texts, the least recently used forgotten first. Not for use by several threads at once.
+
+    Bounded by characters, since a text is kept as its own key: a character costs 1 to 4 bytes plus about one
+    byte of ids.
+    """
+
+    def __init__(self, max_characters: int) -> None:
+        self.max_characters = max_characters
+        self.characters = 0
+        self._ids: OrderedDict[str, array[int]] = OrderedDict()
+
+    def get(self, text: str) -> array[int] | None:
+        ids = self._ids.get(text)
+        if ids is not None:
+            self._ids.move_to_end(text)
+        return ids
+
+    def put(self, text: str, ids: array[int]) -> None:
+        if text in self._ids or len(text) > self.max_characters:
+            return
+        self._ids[text] = ids
+        self.characters += len(text)
+        while self.characters > self.max_characters:
+            forgotten, _ = self._ids.popitem(last=False)
+            self.characters -= len(forgotten)
+
+
+class PromptEncoder:
+    """Renders and encodes for one model version and one vocabulary. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        version: str = "v4.1",
+        tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
+        *,
+        cache_characters: int = 16_000_000,
+    ) -> None:
+        """`version` is a key of `RENDERERS`; `cache_characters` 0 turns the cache off."""
+        self.tokens = tokens
+        self._tokenizer, self._render = tokenizer, RENDERERS[version]
+        self._cache = PieceCache(cache_characters)
+        self._special_ids: dict[str, int] = {}
+
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        return self._render(conversation, self.tokens)
+
+    def encode(self, rendered: RenderedPrompt) -> array[int]:
+        """Token ids (C int). Raises the tokenizer's error for a special token it does not have."""
+        found, missing = self._look_up(rendered)
+        self._learn(found, missing, self._encode_missing(missing))
+        return self._join(rendered, found)
+
+    async def encode_async(self, rendered: RenderedPrompt) -> array[int]:
+        """The same without holding the loop for as long as a long text takes."""
+        found, missing = self._look_up(rendered)
+        if sum(map(len, missing)) <= _INLINE_CHARACTERS:
+            encoded = self._encode_missing(missing)
+        else:
+            encoded = await asyncio.to_thread(self._encode_missing, missing)
+        self._learn(found, missing, encoded)
+        return self._join(rendered, found)
+
+    def _look_up(self, rendered: RenderedPrompt) -> tuple[dict[str, array[int]], list[str]]:
+        found: dict[str, array[int]] = {}
+        missing: dict[str, None] = {}
+        for text in rendered.pieces[0::2]:
+            if text and text not in found:
+                ids = self._cache.get(text)
+                if ids is None:
+                    missing[text] = None
+                else:
+                    found[text] = ids
+        return found, list(missing)
+
+    def _encode_missing(self, texts: Sequence[str]) -> list[array[int]]:
+        if not texts:
+            return []
+        return [array("i", ids) for ids in self._tokenizer.encode_many(texts, literal=True)]
+
+    def _learn(
+        self, found: dict[str, array[int]], texts: Sequence[str], encoded: Sequence[array[int]]
+    ) -> None:
+        for text, ids in zip(texts, encoded, strict=True):
+            found[text] = ids
+            self._cache.put(text, ids)
+
+    def _join(self, rendered: RenderedPrompt, found: dict[str, array[int]]) -> array[int]:
+        ids = array("i")
+        for index, piece in enumerate(rendered.pieces):
+            if index % 2:
+                ids.append(self._special_id(piece))
+            elif piece:
+                ids.extend(found[piece])
+        return ids
+
+    def _special_id(self, spelling: str) -> int:
+        known = self._special_ids.get(spelling)
+        if known is None:
+            known = self._special_ids[spelling] = self._tokenizer.token_id(spelling)
+        return known
