@@ -13,9 +13,11 @@ its state.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
@@ -25,6 +27,10 @@ from stepahead.engine.types import MailboxStatistics
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
+
+with suppress(ImportError):
+    # anyio imports its backend at first use, which would be 80 ms in the middle of somebody's event loop.
+    importlib.import_module("anyio._backends._asyncio")
 
 BURST = 32
 """Messages an actor handles before it lets the loop run others, so that a backlog never freezes the loop."""

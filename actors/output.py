@@ -186,6 +186,7 @@ class Output(Actor[Accepted]):
         hidden = finish == STOP and not live.request.params.include_stop
         token_ids = commit.tokens[row, : count - hidden].tolist()
         text, used = live.text.push(token_ids)
+        late = False
         if used:
             logprobs = _logprobs(commit, row, used, live.request.params.logprobs)
             late = live.channel.write(live.request.choice, text, token_ids[:used], logprobs)
@@ -197,7 +198,7 @@ class Output(Actor[Accepted]):
                 self._stopped.append(live.request.key)
         elif finish != RUNNING:
             self._end(live, FinishReason.STOP if finish == STOP else FinishReason.LENGTH, now)
-        elif self._most_unread is not None and live.channel.unread_tokens >= self._most_unread:
+        elif late and self._most_unread is not None and live.channel.unread_tokens >= self._most_unread:
             self._fail(live, SlowReaderError(live.channel.unread_tokens), at_scheduler=True)
 
     def _count(self, live: _Live, commit: StepCommit, row: int, count: int, now: float) -> None:

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stepahead import Completion, Delta, Engine, EngineConfig, FinishReason, SamplingParams
+from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.simulated import Fault, Latency, SimulatedDevice
 from stepahead.engine.backend import Backend, Opener
 from stepahead.engine.config import RequestLimits
 from stepahead.engine.model.hashed import HashedModel, HashedRunner, solo
+from stepahead.engine.model.runner import StepPlan
 from stepahead.engine.opening import Opening
 from stepahead.engine.sampling.commit import STOP
 from stepahead.engine.sizing import runner_shape
@@ -63,6 +66,28 @@ def open_hashed(
     """An engine of `SMALL` knobs, changed by `knobs`."""
     opener = hashed_opener(model, latency=latency, fault=fault, tokenizer=tokenizer)
     return Engine.open(config=EngineConfig(**{**SMALL, **knobs}), opener=opener)
+
+
+class SlowRunner(HashedRunner):
+    """Every forward takes real time on the device's thread."""
+
+    seconds = 0.0
+
+    def launch_forward(self, plan: StepPlan) -> None:
+        self._device.compute.enqueue(lambda: time.sleep(self.seconds), f"slow:{plan.step}")
+        super().launch_forward(plan)
+
+
+def open_on_cpu(model: HashedModel = MODEL, *, seconds: float = 0.0, **knobs: Any) -> Opening[Engine]:
+    """The same on the CPU device: a real thread."""
+
+    async def open_backend(config: EngineConfig) -> Backend:
+        device = CpuDevice()
+        runner = SlowRunner(model, runner_shape(config, model.facts, device.memory().free), device)
+        runner.seconds = seconds
+        return Backend(runner, device, None)
+
+    return Engine.open(config=EngineConfig(**{**SMALL, **knobs}), opener=open_backend)
 
 
 def prompt_of(length: int, seed: int = 0, model: HashedModel = MODEL) -> list[int]:
