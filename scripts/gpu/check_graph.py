@@ -4,7 +4,8 @@
 
 What it shows: a decode forward and a draft round of fixed size need nothing from the host (capture would fail
 otherwise), prefill neither (torch's synchronisation guard is set to raise), and a replay over new lengths,
-tables and tokens gives the numbers of an eager run, bit for bit. Prints one table; exits non-zero on a failure.
+tables and tokens gives the numbers of an eager run, bit for bit. Prints one table; exits non-zero on a
+failure.
 """
 
 from __future__ import annotations
@@ -17,35 +18,21 @@ from pathlib import Path
 
 import torch
 
-from stepahead.engine.model.checkpoint.dummy import DummyReader
-from stepahead.engine.model.checkpoint.reader import CheckpointReader
+from stepahead.engine.model.opening import BUILT_IN, describe, load_model
 from stepahead.engine.model.v41.batch import Batch, SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import Caches, CacheShape
-from stepahead.engine.model.v41.config import load_config
 from stepahead.engine.model.v41.model import Model
 from stepahead.engine.model.v41.numerics import Numerics, exact
 from stepahead.engine.model.v41.rows import lay_rows, uniform_tiles
-from stepahead.engine.model.v41.weights import load_weights
 
-NANO = Path(__file__).resolve().parents[2] / "engine" / "nano"
 DEVICE = torch.device("cuda")
 BLOCKS_PER_SEQUENCE = 8
 PROMPT_LENGTHS = (40, 130, 257, 383, 500, 611)
 
 
-def open_model(path: Path, numerics: Numerics) -> Model:
-    config = load_config(path)
-    has_weights = any(path.glob("*.safetensors"))
-    reader = CheckpointReader(path) if has_weights else DummyReader(config, seed=0)
-    token_map = None
-    if config.engram_compressed_vocab_size:
-        from tokenizers import Tokenizer
-
-        from stepahead.engine.model.v41.token_map import compressed_token_map
-
-        tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-        token_map = torch.as_tensor(compressed_token_map(tokenizer, config.vocab_size), device=DEVICE)
-    return Model(config, load_weights(config, reader, numerics, DEVICE), numerics, token_map=token_map)
+def open_model(folder: Path, numerics: Numerics) -> Model:
+    random_weights = not any(folder.glob("*.safetensors"))
+    return load_model(describe(folder, numerics), DEVICE, random_weights=random_weights)
 
 
 def prompt_batch(sequences: int, vocab: int, ngram: int) -> Batch:
@@ -188,7 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, default=NANO)
+    parser.add_argument("--model", type=Path, default=BUILT_IN)
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     failed = False
