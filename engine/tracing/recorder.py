@@ -1,0 +1,119 @@
+"""The recorder every actor holds: a bounded ring of tuples, always on, so that the past can be asked for.
+
+What was slow is known only afterwards, so the last steps are always remembered. A record is a tuple of
+strings and integers appended to a bounded deque: one append, atomic under the interpreter's lock, safe from
+every thread, no lock of ours, and nothing the garbage collector has to follow. Rejected: arrays indexed by a
+shared counter (a lock, or records torn between threads) and an object per span (three times the cost).
+
+While a file is written, the pump takes records out of the queue and keeps them in `_kept`; otherwise the
+queue itself is the ring. Either way `snapshot` gives the newest `capacity` records.
+
+Records, times in nanoseconds of the recorder's clock:
+
+    (SpanName, begin, end, step or -1, size)              a span on its actor's track
+    (DEVICE_WORK, begin, end, stream, label)              a piece of device work, timed by the device
+    (COUNTED, time, one tuple of values per group of COUNTERS)
+    (OPENED, time, key, label or None, prompt tokens)     a sequence's life
+    (ADMITTED, time, key, cached tokens, resumed)
+    (STEPPED, time, step, BatchLayout, counts)            a commit reached the output actor
+    (DELIVERED, time, key, tokens)                        its caller took a delta
+    (ENDED, time, key, reason, tokens)
+    (NOTE, time, text)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .clock import TraceClock
+from .vocabulary import DEVICE_WORK, NOTE, SpanName
+
+Record = tuple[Any, ...]
+
+RECORDS_PER_STEP = 16
+"""What one lap records, roughly: the ring is sized in steps."""
+
+
+class SpanFunction(Protocol):
+    def __call__(self, name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> None: ...
+
+
+class Recorder:
+    """`clock`, `span` and `record`, each one call deep. Shared by the actors of one engine."""
+
+    __slots__ = ("_kept", "_queue", "capacity", "clock", "enabled", "record", "span", "wall_at_zero")
+
+    def __init__(self, clock: TraceClock, steps: int) -> None:
+        """Remembers about the last `steps` steps."""
+        self.capacity = max(steps, 1) * RECORDS_PER_STEP
+        self._queue: deque[Record] = deque(maxlen=self.capacity)
+        self._kept: deque[Record] = deque(maxlen=self.capacity)
+        self.enabled = True
+        self.wall_at_zero = clock.wall_at_zero
+        self.clock: Callable[[], int] = clock.now
+        self.record: Callable[[Record], None] = self._queue.append
+        self.span: SpanFunction = _span_function(self._queue.append, clock.now)
+
+    def note(self, text: str) -> None:
+        """Something that happened once and explains what follows."""
+        self.record((NOTE, self.clock(), text))
+
+    def device_work(self, stream: str, label: str, begin: int, end: int) -> None:
+        """For devices, from any thread: a piece of work that has ended, or whose end is known."""
+        self.record((DEVICE_WORK, begin, end, stream, label))
+
+    def snapshot(self) -> list[Record]:
+        """The newest records, in the order they were made. A copy, at memory speed."""
+        records = [*_copied(self._kept), *_copied(self._queue)]
+        return records[-self.capacity :]
+
+    @property
+    def pending(self) -> int:
+        """Records not yet taken by `take`; at `capacity`, some may have been lost to it."""
+        return len(self._queue)
+
+    def take(self, most: int) -> list[Record]:
+        """For the pump: moves up to `most` records from the queue to the ring, and returns them."""
+        taken = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
+        self._kept.extend(taken)
+        return taken
+
+
+def _span_function(append: Callable[[Record], None], clock: Callable[[], int]) -> SpanFunction:
+    """A closure: half the cost of a method, which would look up both on every call."""
+
+    def span(name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> None:
+        append((name, begin, clock(), step, size))
+
+    return span
+
+
+def _copied(records: deque[Record]) -> list[Record]:
+    """Another thread may append while we copy, which an iterator refuses; then we copy again."""
+    while True:
+        try:
+            return list(records)
+        except RuntimeError:
+            continue
+
+
+class _SilentRecorder(Recorder):
+    """Tracing switched off: the actors' calls remain and do nothing."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(TraceClock(int, None), 1)
+        self.enabled = False
+        self.record = _ignore
+        self.span = _ignore
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+SILENT: Recorder = _SilentRecorder()
+"""Held by actors until somebody gives them a recorder. Remembers nothing."""
