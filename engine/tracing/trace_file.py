@@ -31,8 +31,6 @@ class TraceFile:
         """Creates the file, or raises OSError. `facts` are told in its first event."""
         self.path, self._encoder, self._room = path, encoder, max_bytes
         self._file = _created(path)
-            gzip.open(path, "wb", COMPRESSION) if path.suffix == ".gz" else path.open("wb")
-        )
         self.records = 0
         self.lost_some = False  # records came faster than they were taken
         self.truncated = False
