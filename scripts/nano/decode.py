@@ -22,6 +22,7 @@ from .model import (
     candidate_entries,
     choose,
     index_scores,
+    multiply,
     remember,
     rms_norm,
     rotate,
@@ -154,16 +155,16 @@ class Decoder:
     def _store(self, role: LayerRole, prefix: str, rows: Tensor, position: int, caches: _Caches) -> None:
         """Finish a compressed entry when its last token arrives."""
         name, ratio, layer = f"{prefix}.attn.compressor", role.ratio, role.layer_id
-        values = functional.linear(rows[:, 0], self.weights[f"{name}.wkv.weight"])
+        values = multiply(rows[:, 0], self.weights[f"{name}.wkv.weight"])
         if ratio > 1:
-            gates = functional.linear(rows[:, 0], self.weights[f"{name}.wgate.weight"])
+            gates = multiply(rows[:, 0], self.weights[f"{name}.wgate.weight"])
             current = torch.stack((wide(values), wide(gates)), dim=0)
             if (position + 1) % ratio:
                 caches.unfinished[layer] = current
                 return
             both = torch.stack((caches.unfinished[layer], current), dim=2)
             values = (both[1].softmax(1) * both[0]).sum(1).to(rows.dtype)
-        latent = rms_norm(values, self.weights[f"{name}.norm.weight"], self.config.rms_norm_eps)
+        latent = rms_norm(values, self.weights[f"{name}.norm.weight"], self.config.rms_norm_eps).to(rows.dtype)
         entry, start = position // ratio, position // ratio * ratio
         cos, sin = self.model.angles(ratio, start, start + 1)
         caches.entries[layer][:, entry] = rotate(latent, cos[0], sin[0])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .model import TrainingModel, Weights, rms_norm, rotate, wide
+from .model import TrainingModel, Weights, multiply, rms_norm, rotate, wide
 
 
 class DraftModel:
@@ -96,7 +96,7 @@ class DraftModel:
     def markov(self, weights: Weights, previous: Tensor) -> tuple[Tensor, Tensor]:
         """(logit correction, its embedding) of the token before each place."""
         embedded = functional.embedding(previous, weights[f"{self.last}.markov_head.embed.weight"])
-        return functional.linear(embedded, weights[f"{self.last}.markov_head.head.weight"]), embedded
+        return multiply(embedded, weights[f"{self.last}.markov_head.head.weight"]), embedded
 
     def confidence(self, weights: Weights, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Raw scores; their sigmoid is the chance that a draft is accepted, given that those before it were."""

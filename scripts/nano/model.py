@@ -51,6 +51,11 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def multiply(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight^T` in the weight's type: matrices stored in float32 keep it while activations are narrower."""
+    return functional.linear(x.to(weight.dtype), weight)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = wide(x)
     return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
@@ -429,12 +434,12 @@ class TrainingModel:
     ) -> tuple[Tensor, Tensor]:
         """Latents before rotation (for the indexer) and entries: `[batch, length / ratio, dim]` (model_spec 2.6)."""
         name = f"{prefix}.attn.compressor"
-        values = functional.linear(inputs, weights[f"{name}.wkv.weight"])
+        values = multiply(inputs, weights[f"{name}.wkv.weight"])
         if role.ratio > 1:
-            gates = wide(functional.linear(inputs, weights[f"{name}.wgate.weight"]))
+            gates = wide(multiply(inputs, weights[f"{name}.wgate.weight"]))
             share = gates.unflatten(1, (-1, role.ratio)).softmax(2)
             values = (share * wide(values).unflatten(1, (-1, role.ratio))).sum(2).to(inputs.dtype)
-        latent = rms_norm(values, weights[f"{name}.norm.weight"], self.config.rms_norm_eps)
+        latent = rms_norm(values, weights[f"{name}.norm.weight"], self.config.rms_norm_eps).to(inputs.dtype)
         cos, sin = self.angles(role.ratio, 0, inputs.shape[1], role.ratio)
         return latent, rotate(latent, cos, sin)
 
