@@ -29,6 +29,8 @@ _ALLOWED = "text, token ids, or messages"
 
 def is_long(prompt: Prompt) -> bool:
     """Whether preparing the prompt would hold up an event loop."""
+    if not isinstance(prompt, Sequence | np.ndarray):
+        return False  # refused soon enough
     if isinstance(prompt, str) or not _are_messages(prompt):
         return len(prompt) > LONG
     return sum(len(str(message.get("content"))) for message in prompt if isinstance(message, Mapping)) > LONG
@@ -48,10 +50,7 @@ def prompt_tokens(
         return _from_array(_converted(cast(TokenIds, prompt)), vocab_size)
     if tokenizer is None:
         raise InvalidParameterError("prompt", prompt, "token ids: this engine was opened without a tokenizer")
-    if isinstance(prompt, str):
-        ids = tokenizer.encode(prompt)
-    else:
-        ids = chat_tokens(tokenizer, prompt)
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else chat_tokens(tokenizer, prompt)
     return _from_array(_converted(ids), vocab_size)
 
 

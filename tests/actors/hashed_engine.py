@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,14 @@ def exact(
     assert (completion.token_ids, completion.finish_reason) == expected(
         prompt, params, model, completion.index
     )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until something has happened."""
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(0)
 
 
 async def settle(engine: Engine) -> None:
