@@ -53,7 +53,7 @@ def forward(model: HashedModel, slots: Slots, plan: StepPlan, rows: Rows) -> For
     first, tokens, history = _inputs(slots, plan, rows)
     positions = (first[rows.owner] + rows.offset).astype(np.int32)
     blocks = slots.table[rows.slots, positions // model.block_tokens]
-    require((blocks > 0).all(), f"step {plan.step} computes positions whose blocks it never received")
+    require((blocks > 0).all(), "step {} computes positions whose blocks it never received", plan.step)
     content = model.content(words(tokens), positions)
     ring = _scan(model, rows, first, positions, content, _ring_before(model, slots, layout, first))
     recent = _recent(model, slots, rows, first, ring * model.weights[positions])

@@ -44,6 +44,8 @@ TOKEN, POSITION, _WEIGHTS, FACTOR = (
 NGRAM = (0x589965CC75374CC3, 0x1D8E4E27C47D124F, 0xEB44ACCAB455D165, 0x9FB21C651E98DF25)
 INVERSE = pow(FACTOR, -1, 2**64)
 _FACTOR_1, _FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
+_FACTORS = (np.uint64(_FACTOR_1), np.uint64(_FACTOR_2))
 _FINITE, _DRAFT = 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 
@@ -56,9 +58,12 @@ def mix_int(z: int) -> int:
 
 def mix(z: UInt64s) -> UInt64s:
     """The same on arrays."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_FACTOR_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_FACTOR_2)
-    return z ^ (z >> np.uint64(31))
+    z = z ^ (z >> _SHIFTS[0])
+    z *= _FACTORS[0]
+    z ^= z >> _SHIFTS[1]
+    z *= _FACTORS[1]
+    z ^= z >> _SHIFTS[2]
+    return z
 
 
 def words(values: Int32s | Int64s) -> UInt64s:

@@ -41,13 +41,10 @@ class HashedRunner(Runner):
         self._device.compute.enqueue(lambda: self._forward(plan), f"forward:{plan.step}")
 
     def launch_sample(self, plan: SamplePlan) -> Ticket:
-        require(
-            plan.step == self._next_sample, f"S({plan.step}) is launched instead of S({self._next_sample})"
-        )
-        require(plan.step < self._next_forward, f"S({plan.step}) is launched before its forward")
-        require(
-            plan.step == self._next_collect, f"S({plan.step}) is launched before S({plan.step - 1}) is known"
-        )
+        step = plan.step
+        require(step == self._next_sample, "S({}) is launched instead of S({})", step, self._next_sample)
+        require(step < self._next_forward, "S({}) is launched before its forward", step)
+        require(step == self._next_collect, "S({}) is launched before S({}) is known", step, step - 1)
         self._next_sample += 1
         stream = self._device.compute
         stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
@@ -59,7 +56,7 @@ class HashedRunner(Runner):
         step = self._tickets.pop(ticket)
         if ticket.error is not None:
             raise ticket.error
-        require(ticket.settled, f"step {step} is collected before it ended")
+        require(ticket.settled, "step {} is collected before it ended", step)
         self._next_collect = step + 1
         return self._results.pop(step)
 
@@ -69,27 +66,28 @@ class HashedRunner(Runner):
         self._forwarded.clear()
 
     def _check_launch(self, plan: StepPlan) -> None:
-        layout, shape = plan.layout, self.shape
+        layout, shape, step = plan.layout, self.shape, plan.step
+        require(step == self._next_forward, "F({}) is launched instead of F({})", step, self._next_forward)
+        require(step == self._next_sample, "F({}) is launched before S({})", step, step - 1)
         require(
-            plan.step == self._next_forward, f"F({plan.step}) is launched instead of F({self._next_forward})"
+            0 < layout.rows <= shape.max_rows, "a step of {} rows, at most {}", layout.rows, shape.max_rows
         )
-        require(plan.step == self._next_sample, f"F({plan.step}) is launched before S({plan.step - 1})")
-        require(0 < layout.rows <= shape.max_rows, f"a step of {layout.rows} rows, at most {shape.max_rows}")
         require(layout.rows == int(layout.query_lengths.sum()), "a layout miscounts its rows")
-        require(np.unique(layout.slots).size == layout.slots.size, "a slot is twice in a step")
-        require(
-            ((layout.slots > 0) & (layout.slots <= shape.sequence_slots)).all(), "a step uses unknown slots"
-        )
+        slots = np.sort(layout.slots)
+        require(slots[0] > 0 and slots[-1] <= shape.sequence_slots, "a step uses unknown slots")
+        require((slots[1:] != slots[:-1]).all(), "a slot is twice in a step")
         require(not plan.redeal, "no rule for adaptive verification was given to the hashed runner")
 
     # Work on the compute stream.
 
     def _forward(self, plan: StepPlan) -> None:
-        slots = self._slots
+        slots, decode = self._slots, plan.layout.decode_count
         slots.copy_states(plan.state_copies)
-        slots.forget_tables(self._newcomers(plan))
+        prompts, first = plan.layout.slots[decode:], plan.first_positions[decode:]
+        starts = (first == 0) | (prompts[:, None] == plan.state_copies[:, 1]).any(axis=1)
+        slots.forget_tables(prompts[starts])
         slots.update_tables(plan.table_updates)
-        self._check_positions(plan)
+        self._check_positions(plan, first[~starts], prompts[~starts])
         if self._rows is None or self._rows.layout is not plan.layout:
             self._rows = place_rows(plan.layout)
         self._forwarded.append(forward(self._model, slots, plan, self._rows))
@@ -98,28 +96,13 @@ class HashedRunner(Runner):
         step = self._forwarded.popleft()
         self._results[plan.step] = sample(self._model, self.shape, self._slots, step, plan)
 
-    def _newcomers(self, plan: StepPlan) -> Int32s:
-        """Slots whose occupant starts here: its first row is at 0, or behind a state just restored."""
-        decode = plan.layout.decode_count
-        slots, first = plan.layout.slots[decode:], plan.first_positions[decode:]
-        restored = np.isin(slots, plan.state_copies[:, 1])
-        newcomers: Int32s = slots[(first == 0) | restored]
-        return newcomers
-
-    def _check_positions(self, plan: StepPlan) -> None:
-        layout, decode = plan.layout, plan.layout.decode_count
-        position = self._slots.position[layout.slots]
-        ahead = plan.first_positions[:decode] - position[:decode]
-        require(
-            ((ahead >= 0) & (ahead <= self.shape.draft_tokens)).all(),
-            f"step {plan.step} plans decodes {ahead} positions ahead of the device",
-        )
-        continued = ~np.isin(layout.slots[decode:], self._newcomers(plan))
-        expected, planned = position[decode:][continued], plan.first_positions[decode:][continued]
-        require(
-            (expected == planned).all(), f"step {plan.step} continues prompts at {planned}, not {expected}"
-        )
-        last = np.where(np.arange(layout.slots.size) < decode, position, plan.first_positions)
-        require(
-            (last + layout.query_lengths <= self.shape.max_positions).all(), "positions beyond the last one"
-        )
+    def _check_positions(self, plan: StepPlan, continued: Int32s, slots: Int32s) -> None:
+        """Prompts go on where they were (`continued` by `slots`), decodes at most D behind the plan."""
+        decode, position = plan.layout.decode_count, self._slots.position
+        ahead = plan.first_positions[:decode] - position[plan.layout.slots[:decode]]
+        within = (ahead >= 0) & (ahead <= self.shape.draft_tokens)
+        require(within.all(), "step {} plans decodes {} positions ahead of the device", plan.step, ahead)
+        known = position[slots]
+        require((known == continued).all(), "step {} continues at {}, not {}", plan.step, continued, known)
+        last = plan.first_positions + plan.layout.query_lengths
+        require(last.max() <= self.shape.max_positions, "step {} leaves the positions there are", plan.step)

@@ -40,23 +40,23 @@ def sample(
 
 def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward) -> _Drawn:
     layout = forward.plan.layout
-    decode, width = layout.decode_count, shape.draft_tokens + 1
     sequences = np.flatnonzero(layout.samples)
-    decodes = sequences < decode
-    counts = np.where(decodes, layout.query_lengths[sequences], 1)
-    starts = (layout.row_starts + layout.query_lengths)[sequences] - counts
-    places = np.arange(width)
-    rows = starts[:, None] + np.minimum(places, counts[:, None] - 1)
+    counts = np.where(sequences < layout.decode_count, layout.query_lengths[sequences], 1)
+    ends = (layout.row_starts + layout.query_lengths)[sequences]
+    places = np.arange(shape.draft_tokens + 1)
     owners = layout.slots[sequences]
-    flat, owner = rows.reshape(-1), np.repeat(owners, width)
-    output = (forward.positions[flat] + 1 - slots.origin(owner)).astype(np.int32)
-    digests = forward.digests[flat]
-    tokens = choose(model.logits(digests), slots.parameters(owner), output).reshape(rows.shape)
+    first = np.cumsum(counts) - counts
+    wanted = np.arange(counts.sum()) + np.repeat(ends - counts - first, counts)
+    owner = np.repeat(owners, counts)
+    output = (forward.positions[wanted] + 1 - slots.origin(owner)).astype(np.int32)
+    digests = forward.digests[wanted]
+    grid = first[:, None] + np.minimum(places, counts[:, None] - 1)
+    tokens = choose(model.logits(digests), slots.parameters(owner), output)[grid]
     agrees = (slots.drafts[owners] == tokens[:, :-1]) & (places[:-1] < counts[:, None] - 1)
     emitted = 1 + np.cumprod(agrees, axis=1).sum(axis=1).astype(np.int32)
     kept = places < emitted[:, None]
-    finite = (model.finite(digests).reshape(rows.shape) | ~kept).all(axis=1)
-    return _Drawn(sequences, rows, np.where(kept, tokens, np.int32(NO_TOKEN)), emitted, kept, finite)
+    finite = (model.finite(digests)[grid] | ~kept).all(axis=1)
+    return _Drawn(sequences, wanted[grid], np.where(kept, tokens, np.int32(NO_TOKEN)), emitted, kept, finite)
 
 
 def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:

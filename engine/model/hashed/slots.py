@@ -22,10 +22,10 @@ class MisuseError(AssertionError):
     """The engine broke a rule of the runner's contract; a real device would compute nonsense silently."""
 
 
-def require(holds: bool | np.bool_, rule: str) -> None:
-    """Raises `MisuseError` naming the broken rule."""
+def require(holds: bool | np.bool_, rule: str, *what: object) -> None:
+    """Raises `MisuseError` naming the broken rule, its `{}` filled in."""
     if not holds:
-        raise MisuseError(rule)
+        raise MisuseError(rule.format(*what))
 
 
 class Slots:
@@ -56,9 +56,9 @@ class Slots:
     def copy_states(self, copies: Int32s) -> None:
         """Whole rings, one copy after another."""
         for source, destination in copies.tolist():
-            require(0 < source < len(self.rings), f"state {source} is copied, which does not exist")
+            require(0 < source < len(self.rings), "state {} is copied, which does not exist", source)
             require(
-                0 < destination < len(self.rings), f"state {destination} is written, which does not exist"
+                0 < destination < len(self.rings), "state {} is written, which does not exist", destination
             )
             self.rings[destination] = self.rings[source]
 
@@ -67,9 +67,11 @@ class Slots:
         self.table[slots] = 0
 
     def update_tables(self, updates: Int32s) -> None:
+        if updates.size == 0:
+            return
         slot, column, block = updates.T
-        require(((slot > 0) & (slot < self._sequences)).all(), f"table updates of unknown slots: {slot}")
-        require(((block > 0) & (block < len(self.blocks))).all(), f"unknown blocks are granted: {block}")
+        require(((slot > 0) & (slot < self._sequences)).all(), "table updates of unknown slots: {}", slot)
+        require(((block > 0) & (block < len(self.blocks))).all(), "unknown blocks are granted: {}", block)
         self.table[slot, column] = block
 
     def update_parameters(self, rows: SamplingRows) -> None:
