@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
-from .fast_path import Session
+from stepahead.engine.model.v41.batch import SequenceChunk, build_batch
+from stepahead.engine.model.v41.model import StepTooLarge
+
+from .fast_path import CPU, FastModel, Session
 from .oracle import ImageSpan
 from .small import EXACT, KEEP, Small, distance
 
@@ -46,7 +52,44 @@ def test_invariant_03_a_batch_equals_each_sequence_alone(small: Small) -> None:
         assert distance(rows.logits, alone[rows.positions]) < EXACT
 
 
-def test_invariant_03_equal_sequences_in_one_batch_agree_bitwise(small: Small) -> None:
+def test_invariant_03_a_long_sequence_widens_the_tables_of_short_ones(small: Small) -> None:
+    """Tables are padded to the longest sequence of a step; what the padding names is seen by nobody."""
+    long = small.text(270, seed=4)
+    alone = small.fast.fresh_session().feed(long)
+    small.fast.reset()
+    sessions = [small.fast.session() for _ in range(3)]
+    small.fast.step([(sessions[0], long[:262]), (sessions[1], small.tokens[:20])])
+    feeds = [(sessions[2], small.tokens[:45]), (sessions[0], long[262:]), (sessions[1], small.tokens[20:21])]
+    fed = small.fast.step(feeds)
+    assert distance(fed[0].logits, small.trace.logits[:45]) < EXACT
+    assert distance(fed[1].logits, alone.logits[262:]) < EXACT
+    assert distance(fed[2].logits, small.trace.logits[20:21]) < EXACT
+
+
+def test_invariant_03_only_wanted_rows_reach_the_head(small: Small) -> None:
+    model = small.fast
+    session = model.fresh_session()
+    session.table = [3]
+    chunk = SequenceChunk(small.tokens, 0, session.slot, session.table)
+    batch = build_batch([chunk], CPU, ngram=small.config.engram_max_ngram_size)
+    wanted = replace(batch, logit_rows=torch.tensor([59, 0, 17]))
+    output = model.model.forward(wanted, model.caches)
+    assert distance(output.logits, small.trace.logits[[59, 0, 17]]) < EXACT
+    assert output.hidden.shape == (3, small.config.hidden_size)
+
+
+def test_a_step_larger_than_the_staging_area_is_refused_before_anything_is_written(small: Small) -> None:
+    model = FastModel(small.config, small.weights, max_rows=40)
+    session = model.session()
+    session.feed(small.tokens[:40])
+    before = [pool.clone() for pool in model.caches.window]
+    with pytest.raises(StepTooLarge, match="41 rows; the caches take 40"):
+        model.session().feed(small.text(41))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.caches.window, strict=True))
+    assert distance(session.feed(small.tokens[40:41]).logits, small.trace.logits[40:41]) < EXACT
+
+
+def test_invariant_03_equal_sequences_in_one_batch_agree(small: Small) -> None:
     small.fast.reset()
     first, second = small.fast.step(
         [(small.fast.session(), small.tokens), (small.fast.session(), small.tokens)]

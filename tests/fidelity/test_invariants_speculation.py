@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
+
+from stepahead.devices.kernels.reference import sampling
 
 from .fast_path import Session
 from .oracle import Draft, Trace
@@ -189,6 +192,29 @@ def test_invariant_20_without_a_markov_head_guesses_are_independent(small: Small
 
 
 CHI_SQUARE_7_DEGREES = 24.32  # exceeded with probability 0.001
+
+
+def test_invariant_21_the_engine_draws_from_the_target_whatever_was_drafted() -> None:
+    """Its rule is another one: a draft is kept where it equals what the target draws with noise of its own.
+
+    So the text never depends on drafts. To show: draws follow the distribution, and drafts drawn with the same
+    noise from a close distribution mostly agree.
+    """
+    rng, rounds = np.random.default_rng(3), 20_000
+    p = rng.dirichlet(np.ones(8))
+    q = 0.8 * p + 0.2 / 8
+    zeros = torch.zeros(rounds, dtype=torch.int64)
+    keys = sampling.random_keys(torch.arange(rounds), zeros, zeros, 0)
+    drawn, guessed = (
+        sampling.gumbel_argmax(torch.from_numpy(np.log(x)).expand(rounds, 8), keys) for x in (p, q)
+    )
+    expected = rounds * p
+    counts = np.bincount(drawn.numpy(), minlength=8)
+    assert np.sum((counts - expected) ** 2 / expected) < CHI_SQUARE_7_DEGREES
+    ones = torch.ones(rounds, dtype=torch.int64)
+    accepted = sampling.accept_equal(guessed[:, None], torch.stack([drawn, drawn], 1), ones)
+    assert torch.equal(accepted, (guessed == drawn).to(torch.int64))
+    assert accepted.double().mean() > 0.7
 
 
 @pytest.mark.parametrize("quality", ["good", "bad"])

@@ -17,7 +17,7 @@ from stepahead.engine.model.v41.caches import window_ring
 from stepahead.engine.model.v41.model import Model
 
 from .fast_path import FastModel, Fed, Recorder, Session
-from .oracle import Trace
+from .oracle import ImageSpan, Trace
 from .small import EXACT, KEEP, Small, distance
 
 PROMPT = 48
@@ -73,6 +73,18 @@ def test_invariant_07_mask_equals_compact_for_any_chunks(
     compact = _kept(_prefill(small.compact, small, lengths)[1])
     assert distance(mask, definition.logits[KEPT_FROM:PROMPT]) < EXACT
     assert distance(compact, mask) < EXACT
+
+
+@pytest.mark.parametrize("lengths", [[], [KEPT_FROM + 3]], ids=str)
+def test_invariant_07_an_image_may_straddle_the_kept_suffix(small: Small, lengths: list[int]) -> None:
+    """Rows that go on above the boundary keep their image bias."""
+    features = np.random.default_rng(1).normal(size=(6, small.config.hidden_size))
+    image = ImageSpan(KEPT_FROM - 4, (2, 3), features)
+    expected = small.oracle.forward(small.tokens[:PROMPT], image=image, truncation=KEEP)
+    for model in (small.mask, small.compact):
+        session = model.fresh_session(prompt_length=PROMPT, image=image)
+        fed = session.feed_in_chunks(small.tokens[:PROMPT], lengths)
+        assert distance(_kept(fed), expected.logits[KEPT_FROM:]) < EXACT
 
 
 @pytest.mark.parametrize("keep", [PROMPT, PROMPT + 5])
@@ -152,19 +164,24 @@ def _poison_consumer_windows(model: FastModel, session: Session) -> None:
         pool[session.slot * ring : (session.slot + 1) * ring] = torch.nan
 
 
-@pytest.mark.parametrize("back", [1, 3, 6])
-def test_invariant_11_a_rollback_after_compact_reads_nothing_below_it(small: Small, back: int) -> None:
+@pytest.mark.parametrize(("back", "lengths"), [(1, []), (3, [10, 30]), (6, [])])
+def test_invariant_11_a_rollback_after_compact_reads_nothing_below_it(
+    small: Small, back: int, lengths: list[int]
+) -> None:
     session = small.compact.fresh_session(prompt_length=PROMPT)
     _poison_consumer_windows(small.compact, session)
-    session.feed_in_chunks(small.tokens[:PROMPT], [10, 30])
+    session.feed_in_chunks(small.tokens[:PROMPT], lengths)
     session.rollback(back)
     session.prompt_length = None
+    before = session.draft(9)
     tokens = small.tokens[: PROMPT - back] + small.text(12, seed=1)
     rows = [session.feed([token]).logits[0] for token in tokens[PROMPT - back :]]
     trace = small.oracle.forward(tokens, truncation=KEEP, prompt_length=PROMPT)
     assert distance(rows, trace.logits[PROMPT - back :]) < EXACT
-    draft, expected = session.draft(9), small.oracle.draft(trace, len(tokens) - 1, 9)
-    assert draft.tokens == expected.tokens
+    for position, draft in ((PROMPT - back - 1, before), (len(tokens) - 1, session.draft(9))):
+        expected = small.oracle.draft(trace, position, 9)
+        assert draft.tokens == expected.tokens
+        assert distance(draft.logits, expected.logits) < EXACT
 
 
 def test_invariant_12_truncation_changes_the_kept_rows(small: Small, definition: Trace) -> None:
