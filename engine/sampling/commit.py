@@ -53,7 +53,7 @@ def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> St
         ended = _cut_at_end_ids(table.end_ids[rows], result.tokens, counts, finish)
     if np.count_nonzero(result.finite) < counts.size:
         ended = True
-        _void(~result.finite, counts, finish)
+        _void(~result.finite & (room > 0), counts, finish)  # no token is lost where none was asked for
     full = counts >= room
     if np.count_nonzero(full):
         full &= layout.samples & (finish == RUNNING)
