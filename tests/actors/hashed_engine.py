@@ -96,17 +96,13 @@ def prompt_of(length: int, seed: int = 0, model: HashedModel = MODEL) -> list[in
     return [int(token) for token in ids]
 
 
-def expected(
-    prompt: Sequence[int],
-    params: SamplingParams,
-    model: HashedModel = MODEL,
-    choice: int = 0,
-    context: int = 512,
-) -> tuple[tuple[int, ...], FinishReason]:
-    """Token ids as a stream shows them, and the reason, by the oracle. The seed must be given."""
+def as_request(
+    prompt: Sequence[int], params: SamplingParams, model: HashedModel = MODEL, choice: int = 0
+) -> Request:
+    """What an engine of `SMALL` knobs makes of a submission. The seed must be given, or not matter."""
     limits = RequestLimits(
         vocab_size=model.vocab_size,
-        context=context,
+        context=SMALL["max_context"],
         block_tokens=model.block_tokens,
         usable_blocks=10**6,
         lookahead=2 * (model.draft_tokens + 1),
@@ -115,7 +111,7 @@ def expected(
         max_stop_ids=16,
     )
     tokens = np.array(prompt, dtype=np.int32)
-    request = Request(
+    return Request(
         key=1,
         group=1,
         choice=choice,
@@ -128,7 +124,13 @@ def expected(
         deadline=None,
         salt=b"",
     )
-    answer = solo(model, request)
+
+
+def expected(
+    prompt: Sequence[int], params: SamplingParams, model: HashedModel = MODEL, choice: int = 0
+) -> tuple[tuple[int, ...], FinishReason]:
+    """Token ids as a stream shows them, and the reason, by the oracle."""
+    answer = solo(model, as_request(prompt, params, model, choice))
     if answer.finish == STOP:
         shown = answer.tokens if params.include_stop else answer.tokens[:-1]
         return shown, FinishReason.STOP
