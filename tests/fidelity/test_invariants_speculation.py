@@ -197,8 +197,8 @@ CHI_SQUARE_7_DEGREES = 24.32  # exceeded with probability 0.001
 def test_invariant_21_the_engine_draws_from_the_target_whatever_was_drafted() -> None:
     """Its rule is another one: a draft is kept where it equals what the target draws with noise of its own.
 
-    So the text never depends on drafts. To show: draws follow the distribution, and drafts drawn with the same
-    noise from a close distribution mostly agree.
+    So the text never depends on drafts. To show: draws follow the distribution, and drafts drawn with the
+    same noise from a close distribution mostly agree.
     """
     rng, rounds = np.random.default_rng(3), 20_000
     p = rng.dirichlet(np.ones(8))

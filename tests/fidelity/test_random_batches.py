@@ -114,13 +114,13 @@ def _check_drafts(world: World, sessions: list[Session]) -> None:
         assert distance(draft.logits, expected.logits) < EXACT
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(schedule=schedules)
 def test_any_schedule_equals_each_sequence_alone(whole: World, schedule: list[list[Turn]]) -> None:
     _run(whole, schedule)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(schedule=schedules)
 def test_any_schedule_with_truncated_prompts_equals_each_sequence_alone(
     truncated: World, schedule: list[list[Turn]]
