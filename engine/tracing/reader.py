@@ -76,7 +76,7 @@ class Trace(msgspec.Struct):
 def events(path: Path) -> Iterator[Event]:
     """The events of a file in its order, up to where it was cut."""
     decoder = msgspec.json.Decoder(Event)
-    for line in _lines(path):
+    for line in lines(path):
         stripped = line.rstrip(b",\r\n\t ")
         if not stripped.startswith(b"{"):
             continue
@@ -112,7 +112,8 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, compressed or not, up to where it was cut."""
     compressed = path.suffix == ".gz"
     with gzip.open(path, "rb") if compressed else path.open("rb") as file:
         try:
