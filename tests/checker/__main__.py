@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from .check import Verdict, check
@@ -20,22 +21,20 @@ def main() -> int:
         print(verdict.report or "right")
         return 0 if verdict.right else 1
     first, last = (int(part) for part in options.seeds.split(":"))
-    started, failures, steps, preemptions = time.monotonic(), 0, 0, 0
+    started, failures, counts = time.monotonic(), 0, Counter[str]()
     for seed in range(first, last):
         script = generate(seed)
         verdict = check(script)
         if verdict.run is not None:
-            steps, preemptions = steps + verdict.run.steps, preemptions + verdict.run.preemptions
+            counts.update(verdict.run.counts)
         if not verdict.right:
             failures += 1
             _report(seed, script, verdict, options.shrink)
             if failures >= options.failures:
                 break
     done, seconds = seed + 1 - first, time.monotonic() - started
-    print(
-        f"{done} workloads, {failures} wrong; {steps} steps, {preemptions} preemptions, {seconds:.1f} s, "
-        f"{60 * done / seconds:.0f} workloads a minute"
-    )
+    print(f"{done} workloads, {failures} wrong; {seconds:.1f} s, {60 * done / seconds:.0f} a minute")
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
     return 1 if failures else 0
 
 

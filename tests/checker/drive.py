@@ -65,9 +65,7 @@ class Run(msgspec.Struct):
     complaints: list[str]
     failed: bool  # the scripted fault happened
     closed_early: bool
-    steps: int
-    preemptions: int
-    accepted: int
+    counts: dict[str, int]  # how much of what happened
 
 
 def drive(script: Script) -> Run:
@@ -179,9 +177,17 @@ class _Driver:
             complaints=self.complaints,
             failed=self.fault.happened,
             closed_early=self.closed_early,
-            steps=stats.steps,
-            preemptions=stats.preemptions,
-            accepted=stats.accepted_tokens,
+            counts={
+                "steps": stats.steps,
+                "sequences": stats.finished + stats.aborted + stats.failed,
+                "preemptions": stats.preemptions,
+                "cached tokens": stats.cached_tokens,
+                "accepted drafts": stats.accepted_tokens,
+                "rejected drafts": stats.drafted_tokens - stats.accepted_tokens,
+                "cut short": stats.aborted,
+                "failed": stats.failed,
+                "coalesced": stats.coalesced_deltas,
+            },
         )
 
     async def _come_to_rest(self, idle: set[asyncio.Task[Any]]) -> None:

@@ -74,7 +74,11 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
     whole = -(-(context + 2 * width) // model.block_tokens)
     least = -(-(2 + 2 * width) // model.block_tokens)
     blocks = chances.of(
-        chances.between(least, whole), whole, whole + chances.between(0, whole), sequences * whole, 3 * whole
+        chances.between(least, whole),
+        whole,
+        whole + chances.between(0, whole // 2),
+        whole + chances.between(0, whole),
+        sequences * whole,
     )
     extra: dict[str, Any] = {}
     if chances.one_in(5):
@@ -144,10 +148,10 @@ def _prompt(
 
 def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "max_tokens": chances.of(None, 0, 1, 2, 5, 10, 30, knobs.max_context),
+        "max_tokens": chances.of(None, None, 0, 1, 2, 5, 10, 30, knobs.max_context),
         "seed": chances.between(0, 3),
         "n": chances.of(2, 3, 5) if chances.one_in(6) else 1,
-        "ignore_eos": chances.one_in(3),
+        "ignore_eos": chances.one_in(2),
         "detokenize": not chances.one_in(4),
     }
     if chances.one_in(2):
