@@ -16,10 +16,10 @@ import asyncio
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ..conversation import Conversation
-from ..special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from ..special_tokens import SpecialTokens
+from ..vocabulary import Vocabulary
 from . import v4, v41
 from .rendered import RenderedPrompt
 
@@ -27,16 +27,6 @@ Render = Callable[[Conversation, SpecialTokens], RenderedPrompt]
 RENDERERS: dict[str, Render] = {"v4": v4.render, "v4.1": v41.render}
 
 _INLINE_CHARACTERS = 4096  # about 1.5 ms of tokenizer time; a hop to a thread costs 0.1 ms
-
-
-class TextTokenizer(Protocol):
-    """What the encoder needs of a tokenizer. `stepahead`'s own has it."""
-
-    def encode_many(self, texts: Sequence[str], *, literal: bool) -> list[list[int]]:
-        """Ids of each text; with `literal`, spellings of special tokens are ordinary characters."""
-
-    def token_id(self, spelling: str) -> int:
-        """The id of a special token. Raises an error that names the spelling if there is none."""
 
 
 class PieceCache:
@@ -71,24 +61,17 @@ class PromptEncoder:
     """Renders and encodes for one model version and one vocabulary. Belongs to one event loop."""
 
     def __init__(
-        self,
-        tokenizer: TextTokenizer,
-        version: str = "v4.1",
-        tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
-        *,
-        cache_characters: int = 16_000_000,
+        self, vocabulary: Vocabulary, version: str = "v4.1", *, cache_characters: int = 16_000_000
     ) -> None:
         """`version` is a key of `RENDERERS`; `cache_characters` 0 turns the cache off."""
-        self.tokens = tokens
-        self._tokenizer, self._render = tokenizer, RENDERERS[version]
+        self._vocabulary, self._render = vocabulary, RENDERERS[version]
         self._cache = PieceCache(cache_characters)
-        self._special_ids: dict[str, int] = {}
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
-        return self._render(conversation, self.tokens)
+        return self._render(conversation, self._vocabulary.tokens)
 
     def encode(self, rendered: RenderedPrompt) -> array[int]:
-        """Token ids (C int). Raises the tokenizer's error for a special token it does not have."""
+        """Token ids (C int). Raises `PromptEncodingError` for a special token the vocabulary lacks."""
         found, missing = self._look_up(rendered)
         self._learn(found, missing, self._encode_missing(missing))
         return self._join(rendered, found)
@@ -118,7 +101,7 @@ class PromptEncoder:
     def _encode_missing(self, texts: Sequence[str]) -> list[array[int]]:
         if not texts:
             return []
-        return [array("i", ids) for ids in self._tokenizer.encode_many(texts, literal=True)]
+        return [array("i", ids) for ids in self._vocabulary.tokenizer.encode_many(texts, literal=True)]
 
     def _learn(
         self, found: dict[str, array[int]], texts: Sequence[str], encoded: Sequence[array[int]]
@@ -128,16 +111,10 @@ class PromptEncoder:
             self._cache.put(text, ids)
 
     def _join(self, rendered: RenderedPrompt, found: dict[str, array[int]]) -> array[int]:
-        ids = array("i")
+        ids, special_id = array("i"), self._vocabulary.special_id
         for index, piece in enumerate(rendered.pieces):
             if index % 2:
-                ids.append(self._special_id(piece))
+                ids.append(special_id(piece))
             elif piece:
                 ids.extend(found[piece])
         return ids
-
-    def _special_id(self, spelling: str) -> int:
-        known = self._special_ids.get(spelling)
-        if known is None:
-            known = self._special_ids[spelling] = self._tokenizer.token_id(spelling)
-        return known

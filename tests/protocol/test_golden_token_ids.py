@@ -6,23 +6,18 @@ import functools
 
 import pytest
 
-from stepahead.engine.text.tokenizer import Tokenizer
 from stepahead.recipe.encoding.encoder import PromptEncoder
 
-from . import golden, official
+from . import golden
 from .test_golden_render import CASES
+from .v4_vocabulary import vocabulary
 
 WITH_IDS = [case_id for case_id, case in CASES.items() if "token_ids" in case["expect"]["v4"]]
 
 
 @functools.cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer(official.tokenizer_definition())
-
-
-@functools.cache
 def encoder(version: str) -> PromptEncoder:
-    return PromptEncoder(tokenizer(), version)
+    return PromptEncoder(vocabulary(), version)
 
 
 @pytest.mark.parametrize("version", ["v4", "v4.1"])

@@ -1,0 +1,1 @@
+"""What a model says, read while it says it: reasoning, answer, tool calls."""
