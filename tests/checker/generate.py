@@ -41,7 +41,7 @@ def generate(seed: int) -> Script:
     knobs = _knobs(chances, model)
     prefixes = [chances.tokens(knobs.max_context, model.vocab_size) for _ in range(chances.between(1, 3))]
     duration = chances.of(0.0, 0.02, 0.1)
-    count = chances.of(1, 2, 3, 5, 8, 13, 24)
+    count = chances.of(1, 2, 3, 4, 6, 9, 14)
     clients = tuple(_client(chances, model, knobs, prefixes, duration) for _ in range(count))
     return Script(
         model=model,
@@ -70,7 +70,7 @@ def _model(chances: _Chances) -> Model:
 def _knobs(chances: _Chances, model: Model) -> Knobs:
     width = model.draft_tokens + 1
     sequences = chances.of(1, 2, 3, 4, 7)
-    context = chances.of(16, 33, 64, 96)
+    context = chances.of(16, 25, 40, 64)
     whole = -(-(context + 2 * width) // model.block_tokens)
     least = -(-(2 + 2 * width) // model.block_tokens)
     blocks = chances.of(
@@ -90,7 +90,7 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
         overlap=not chances.one_in(5),
         max_sequences=sequences,
         max_step_rows=sequences * width + chances.of(0, 1, 5, 16, 64),
-        prefill_chunk=chances.of(1, 3, 8, 16, 64),
+        prefill_chunk=chances.of(1 if chances.one_in(4) else 5, 3, 8, 16, 64),
         max_context=context,
         kv_blocks=1 + blocks,
         prefix_cache=not chances.one_in(6),

@@ -52,6 +52,8 @@ def _complaints(run: Run, client: Client, heard: Heard) -> Iterator[str]:
     for index, choice in heard.choices.items():
         for complaint in _choice(run, client, heard, choice, answers[index]):
             yield f"choice {index} {complaint}"
+        if choice.usage is not None and choice.usage.cached_tokens > _most_cached(run, client):
+            yield f"choice {index} found {choice.usage.cached_tokens} tokens cached that nobody had computed"
     if heard.ended:
         missing = [index for index in range(client.n) if not _has_ended(heard, index)]
         if missing:
@@ -146,6 +148,27 @@ def _logprobs(client: Client, choice: Choice, answer: Told) -> Iterator[str]:
     expected = list(zip(answer.tokens, answer.logprobs, answer.top, strict=True))[:count]
     if heard != expected:
         yield f"has logprobs {heard}, alone {expected}"
+
+
+def _most_cached(run: Run, client: Client) -> int:
+    """Tokens of its prompt that some request under the same salt can have computed."""
+    most = len(client.prompt) if client.n > 1 else 0
+    for other in run.script.clients:
+        if other is not client and other.salt == client.salt and most < len(client.prompt):
+            most = max(most, _common(client.prompt, other.prompt))
+            if most == len(other.prompt):
+                try:
+                    answers = told(run.script.model, other, run.limits)
+                except InvalidRequestError:
+                    continue
+                texts = (other.prompt + answer.sampled for answer in answers)
+                most = max(most, *(_common(client.prompt, text) for text in texts))
+    return most
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _usage(client: Client, choice: Choice, answer: Told) -> Iterator[str]:

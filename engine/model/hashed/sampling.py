@@ -69,11 +69,11 @@ def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:
     owners = layout.slots[drawn.sequences]
     newest = drawn.rows[np.arange(owners.size), drawn.emitted - 1]  # the row whose token was drawn last
     slots.token[owners] = drawn.tokens[np.arange(owners.size), drawn.emitted - 1]
-    for place in range(HISTORY):
-        back = newest - (HISTORY - 1 - place)
-        inside = forward.rows.offset[newest] - (HISTORY - 1 - place)
-        older = forward.history[drawn.sequences, np.clip(HISTORY + inside, 0, HISTORY - 1)]
-        slots.history[owners, place] = np.where(inside >= 0, forward.tokens[np.maximum(back, 0)], older)
+    back = np.arange(1 - HISTORY, 1)
+    inside = forward.rows.offset[newest][:, None] + back
+    older = forward.history[drawn.sequences[:, None], np.clip(HISTORY + inside, 0, HISTORY - 1)]
+    recent = forward.tokens[np.maximum(newest[:, None] + back, 0)]
+    slots.history[owners] = np.where(inside >= 0, recent, older)
 
 
 def _draft(
@@ -88,15 +88,21 @@ def _draft(
         return confidences
     newest = drawn.rows[np.arange(owners.size), drawn.emitted - 1]
     ahead = _Ahead(model, slots, owners, forward.everything[newest])
-    parameters, origin = slots.parameters(owners), slots.origin(owners)
+    origin, hopeful = slots.origin(owners), np.ones(owners.size, dtype=np.bool_)
     for place in range(shape.draft_tokens):
         digests = ahead.digests()
-        output = (ahead.position + 1 - origin).astype(np.int32)
-        right = choose(model.logits(digests), parameters, output)
         good = model.draft_is_right(digests)
-        ahead.feed(np.where(good, right, (right + 1) % model.vocab_size).astype(np.int32))
-        slots.drafts[owners, place] = ahead.token
+        hopeful &= good  # what stands behind a wrong draft is never looked at
+        (kept,) = np.nonzero(hopeful)
+        drafts = ((ahead.token + 1) % model.vocab_size).astype(np.int32)
+        if kept.size:
+            output = (ahead.position + 1 - origin)[kept].astype(np.int32)
+            drafts[kept] = choose(model.logits(digests[kept]), slots.parameters(owners[kept]), output)
+        ahead.feed(drafts)
+        slots.drafts[owners, place] = drafts
         confidences[drawn.sequences, place] = np.where(good, 0.75, 0.25)
+        if not kept.size:
+            break
     return confidences
 
 
