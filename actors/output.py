@@ -11,25 +11,32 @@ Invariant: a key is in `_live` exactly while its choice has had no terminal even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
-from stepahead.engine.sampling.commit import FAILED, RUNNING, STOP, StepCommit
+from stepahead.engine.sampling import commit as codes
+from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.text.tokenizer import Tokenizer
-from stepahead.engine.types import FinishReason, Request, Usage
+from stepahead.engine.types import FinishReason, Request
 
 from .actor import Actor, Address
-from .delta_channel import DeltaChannel, LogprobRows
+from .delta_channel import DeltaChannel
+from .live_sequence import CommitRows, LiveSequence
 from .messages import RequestCancelled, SequencesAdmitted, SequencesClosed, StepCommitted, StreamOpened
 
 Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed
 
-ROWS_AT_ONCE = 64
-"""Sequences of a commit served before others run: 512 streams that end in one step do not freeze the loop."""
+RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
+"""Plain integers: comparing with a numpy scalar costs as much as the rest of a row's bookkeeping."""
+
+ROWS_AT_ONCE = 16
+"""Rows served before others run: a step's 512 streams must delay neither the next launch nor the loop."""
+
+FAR_BEHIND = 4
+"""Waiting messages from which rows are served without such breaks. The readers, who now get several steps in
+one delta, cost less, and planning, which waits for nobody here, is slowed down before the backlog grows."""
 
 
 class OutputTotals:
@@ -39,43 +46,6 @@ class OutputTotals:
         self.steps = self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
         self.drafted_tokens = self.accepted_tokens = self.preemptions = 0
         self.finished = self.aborted = self.failed = self.coalesced_deltas = 0
-
-
-class _Live:
-    """One sequence whose caller still waits for its end."""
-
-    __slots__ = (
-        "accepted",
-        "admitted_at",
-        "cached",
-        "channel",
-        "drafted",
-        "first_token_at",
-        "output",
-        "preemptions",
-        "request",
-        "siblings",
-        "text",
-    )
-
-    def __init__(self, request: Request, siblings: tuple[int, ...], channel: DeltaChannel, text: OutputText):
-        self.request, self.siblings, self.channel, self.text = request, siblings, channel, text
-        self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
-        self.admitted_at: float | None = None
-        self.first_token_at: float | None = None
-
-    def usage(self, now: float) -> Usage:
-        arrival, first = self.request.arrival, self.first_token_at
-        return Usage(
-            prompt_tokens=len(self.request.prompt) // 4,
-            cached_tokens=self.cached,
-            output_tokens=self.output,
-            drafted_tokens=self.drafted,
-            accepted_tokens=self.accepted,
-            preemptions=self.preemptions,
-            queue_seconds=(now if self.admitted_at is None else self.admitted_at) - arrival,
-            first_token_seconds=None if first is None else first - arrival,
-        )
 
 
 class Output(Actor[Accepted]):
@@ -97,7 +67,7 @@ class Output(Actor[Accepted]):
         self._tokenizer = tokenizer
         self._most_unread = unread_tokens if slow_reader == "abort" else None
         self._clock = asyncio.get_running_loop().time
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, LiveSequence] = {}
         self._stopped: list[int] = []  # ended here while the scheduler still runs them
         self.totals = OutputTotals()
 
@@ -122,20 +92,13 @@ class Output(Actor[Accepted]):
                     self._closed(key, reason, error)
         self._tell_scheduler()
 
-    def fail_all(self, make_error: Callable[[], Exception]) -> None:
-        """Ends every stream with an error. For the engine, once this actor has ended."""
-        for live in self._live.values():
-            live.channel.fail(make_error)
-        self.totals.failed += len(self._live)
-        self._live.clear()
-
     def _opened(self, requests: Sequence[Request], channel: DeltaChannel) -> None:
         keys = tuple(request.key for request in requests)
         for request in requests:
             has_text = self._tokenizer is not None and request.params.detokenize
             detokenizer = self._tokenizer.detokenizer() if self._tokenizer and has_text else None
             text = OutputText(detokenizer, request.params)
-            self._live[request.key] = _Live(request, keys, channel, text)
+            self._live[request.key] = LiveSequence(request, keys, channel, text)
             self.totals.prompt_tokens += len(request.prompt) // 4
 
     def _admitted(self, message: SequencesAdmitted) -> None:
@@ -157,67 +120,61 @@ class Output(Actor[Accepted]):
     async def _committed(self, commit: StepCommit) -> None:
         await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
         self.totals.steps += 1
-        now = self._clock()
-        speaking = np.flatnonzero((commit.counts > 0) | (commit.finish != RUNNING)).tolist()
-        keys = commit.layout.sequence_keys.tolist()
-        for served, row in enumerate(speaking, 1):
-            live = self._live.get(keys[row])
-            if live is not None:
-                self._guarded(live, commit, row, now)
-            if served % ROWS_AT_ONCE == 0:
+        rows, now, live_by_key = CommitRows(commit), self._clock(), self._live
+        for row, key in enumerate(rows.keys):
+            live = live_by_key.get(key)
+            if live is not None and (rows.counts[row] or rows.finish[row] != RUNNING):
+                try:
+                    self._row(live, rows, row, now)
+                except Exception as error:  # in one request's text: that request's error
+                    failure = RequestFailedError("output")
+                    failure.__cause__ = error
+                    self._fail(live, failure, at_scheduler=True)
+            if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 and len(self.mailbox) < FAR_BEHIND:
                 await asyncio.sleep(0)
 
-    def _guarded(self, live: _Live, commit: StepCommit, row: int, now: float) -> None:
-        """An error in one request's text is that request's error."""
-        try:
-            self._row(live, commit, row, now)
-        except Exception as error:
-            failure = RequestFailedError("output")
-            failure.__cause__ = error
-            self._fail(live, failure, at_scheduler=True)
-
-    def _row(self, live: _Live, commit: StepCommit, row: int, now: float) -> None:
-        finish, count = int(commit.finish[row]), int(commit.counts[row])
+    def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
+        finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
         if finish == FAILED:
-            position = len(live.request.prompt) // 4 + live.output
-            self._fail(live, NotFiniteError(position), at_scheduler=False)
+            self._fail(live, NotFiniteError(live.prompt_tokens + live.output), at_scheduler=False)
             return
-        self._count(live, commit, row, count, now)
-        hidden = finish == STOP and not live.request.params.include_stop
-        token_ids = commit.tokens[row, : count - hidden].tolist()
+        self._count(live, rows, row, count, now)
+        hidden = finish == STOP and not live.include_stop
+        if hidden or count != len(token_ids):
+            token_ids = token_ids[: count - hidden]
         text, used = live.text.push(token_ids)
         late = False
         if used:
-            logprobs = _logprobs(commit, row, used, live.request.params.logprobs)
-            late = live.channel.write(live.request.choice, text, token_ids[:used], logprobs)
+            logprobs = None if live.logprobs < 0 else rows.logprobs(row, used, live.logprobs)
+            late = live.channel.write(live.choice, text, token_ids[:used], logprobs)
             self.totals.coalesced_deltas += late
         if live.text.stopped:
-            self._uncount(live, token_ids[used:], hidden)
-            self._end(live, FinishReason.STOP, now)
-            if finish == RUNNING:
-                self._stopped.append(live.request.key)
+            self._stop(live, surplus=count - used, now=now, runs_on=finish == RUNNING)
         elif finish != RUNNING:
             self._end(live, FinishReason.STOP if finish == STOP else FinishReason.LENGTH, now)
         elif late and self._most_unread is not None and live.channel.unread_tokens >= self._most_unread:
             self._fail(live, SlowReaderError(live.channel.unread_tokens), at_scheduler=True)
 
-    def _count(self, live: _Live, commit: StepCommit, row: int, count: int, now: float) -> None:
-        drafted, accepted = int(commit.drafted[row]), int(commit.accepted[row])
-        live.output += count
-        live.drafted += drafted
-        live.accepted += accepted
+    def _count(self, live: LiveSequence, rows: CommitRows, row: int, count: int, now: float) -> None:
         totals = self.totals
+        live.output += count
         totals.output_tokens += count
-        totals.drafted_tokens += drafted
-        totals.accepted_tokens += accepted
+        if drafted := rows.drafted[row]:
+            accepted = rows.accepted[row]
+            live.drafted += drafted
+            live.accepted += accepted
+            totals.drafted_tokens += drafted
+            totals.accepted_tokens += accepted
         if live.first_token_at is None and count:
             live.first_token_at = now
 
-    def _uncount(self, live: _Live, behind: Sequence[int], hidden: bool) -> None:
-        """Tokens behind a stop string were sampled, but are no output."""
-        surplus = len(behind) + hidden
+    def _stop(self, live: LiveSequence, *, surplus: int, now: float, runs_on: bool) -> None:
+        """A stop string was found; `surplus` tokens behind it were sampled, but are no output."""
         live.output -= surplus
         self.totals.output_tokens -= surplus
+        self._end(live, FinishReason.STOP, now)
+        if runs_on:
+            self._stopped.append(live.key)
 
     def _closed(self, key: int, reason: FinishReason | None, error: Exception | None) -> None:
         live = self._live.get(key)
@@ -228,39 +185,28 @@ class Output(Actor[Accepted]):
         elif error is not None:
             self._fail(live, error, at_scheduler=True)
 
-    def _end(self, live: _Live, reason: FinishReason, now: float) -> None:
+    def _end(self, live: LiveSequence, reason: FinishReason, now: float) -> None:
         tail = live.text.finish()
         if tail:
-            live.channel.write(live.request.choice, tail, ())
-        live.channel.finish(live.request.choice, reason, live.usage(now))
-        del self._live[live.request.key]
+            live.channel.write(live.choice, tail, ())
+        live.channel.finish(live.choice, reason, live.usage(now))
+        del self._live[live.key]
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.totals.finished += 1
         else:
             self.totals.aborted += 1
 
-    def _fail(self, live: _Live, error: Exception, *, at_scheduler: bool) -> None:
+    def _fail(self, live: LiveSequence, error: Exception, *, at_scheduler: bool) -> None:
         """Ends all choices of a request; with `at_scheduler`, this one still runs there."""
         live.channel.fail(lambda: error)
         for key in live.siblings:
             if self._live.pop(key, None) is None:
                 continue
             self.totals.failed += 1
-            if at_scheduler or key != live.request.key:
+            if at_scheduler or key != live.key:
                 self._stopped.append(key)
 
     def _tell_scheduler(self) -> None:
         if self._stopped:
             self._to_scheduler.post(RequestCancelled(sequence_keys=tuple(self._stopped), reason=None))
             self._stopped.clear()
-
-
-def _logprobs(commit: StepCommit, row: int, count: int, wanted: int) -> LogprobRows | None:
-    """Copies, so that one slow reader does not keep the arrays of a whole step alive."""
-    if wanted < 0 or commit.logprobs is None:
-        return None
-    chosen = commit.logprobs[row, :count].copy()
-    if wanted == 0 or commit.top_logprobs is None or commit.top_tokens is None:
-        return LogprobRows(chosen, None, None)
-    top = commit.top_logprobs[row, :count, :wanted].copy()
-    return LogprobRows(chosen, top, commit.top_tokens[row, :count, :wanted].copy())

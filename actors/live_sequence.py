@@ -1,0 +1,90 @@
+"""One sequence whose caller still waits for its end, and one step's results as plain lists.
+
+A step's results are arrays, and a stream is served in Python, one after the other: reading an array element
+costs more than serving it. So a commit is turned into lists once, and everything the loop over its rows
+touches is an attribute.
+"""
+
+from __future__ import annotations
+
+from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.text.output_text import OutputText
+from stepahead.engine.types import Request, Usage
+
+from .delta_channel import DeltaChannel, LogprobRows
+
+
+class LiveSequence:
+    """What the output actor knows of a sequence without a terminal event. Times on the loop's clock."""
+
+    __slots__ = (
+        "accepted",
+        "admitted_at",
+        "cached",
+        "channel",
+        "choice",
+        "drafted",
+        "first_token_at",
+        "include_stop",
+        "key",
+        "logprobs",
+        "output",
+        "preemptions",
+        "request",
+        "siblings",
+        "text",
+    )
+
+    def __init__(
+        self, request: Request, siblings: tuple[int, ...], channel: DeltaChannel, text: OutputText
+    ) -> None:
+        """`siblings` are the keys of all choices of its request, its own included."""
+        self.request, self.siblings, self.channel, self.text = request, siblings, channel, text
+        self.key, self.choice = request.key, request.choice
+        self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
+        self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt) // 4
+
+    def usage(self, now: float) -> Usage:
+        arrival, first = self.request.arrival, self.first_token_at
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached,
+            output_tokens=self.output,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            preemptions=self.preemptions,
+            queue_seconds=(now if self.admitted_at is None else self.admitted_at) - arrival,
+            first_token_seconds=None if first is None else first - arrival,
+        )
+
+
+class CommitRows:
+    """A commit as lists, index = row of its layout."""
+
+    __slots__ = ("_commit", "accepted", "counts", "drafted", "finish", "keys", "tokens")
+
+    def __init__(self, commit: StepCommit) -> None:
+        self._commit = commit
+        self.keys: list[int] = commit.layout.sequence_keys.tolist()
+        self.counts: list[int] = commit.counts.tolist()
+        self.finish: list[int] = commit.finish.tolist()
+        self.tokens: list[list[int]] = commit.tokens.tolist()
+        self.drafted: list[int] = commit.drafted.tolist()
+        self.accepted: list[int] = commit.accepted.tolist()
+
+    def logprobs(self, row: int, count: int, wanted: int) -> LogprobRows | None:
+        """Of the first `count` tokens. Copies: a slow reader must not keep a whole step's arrays alive."""
+        commit = self._commit
+        if commit.logprobs is None:
+            return None
+        chosen = commit.logprobs[row, :count].copy()
+        if wanted == 0 or commit.top_logprobs is None or commit.top_tokens is None:
+            return LogprobRows(chosen, None, None)
+        top = commit.top_logprobs[row, :count, :wanted].copy()
+        return LogprobRows(chosen, top, commit.top_tokens[row, :count, :wanted].copy())
