@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from .device import (
     Stream,
     Ticket,
     Work,
+    WorkObserver,
 )
 from .host_memory import host_memory
 from .poison import closed_error, poison
@@ -100,8 +102,9 @@ def _settle_on(loop: AbstractEventLoop, ticket: Ticket, error: BaseException | N
 class _CpuStream(Stream):
     """The order of a stream and its poison; where its pieces run is decided by `submit`."""
 
-    def __init__(self, submit: Callable[[Callable[[], None]], None]) -> None:
-        self._submit = submit
+    def __init__(self, name: str, submit: Callable[[Callable[[], None]], None]) -> None:
+        self._name, self._submit = name, submit
+        self.observer: WorkObserver | None = None
         self._error: DeviceError | None = None
         self._closed = False
         self._pending: set[_CpuEvent] = set()
@@ -134,12 +137,15 @@ class _CpuStream(Stream):
     def _run(self, work: Work, label: str) -> None:
         if self._error is not None:
             return
+        begin = time.perf_counter_ns()
         try:
             work()
         except BaseException as error:
             self._error = self._error or poison(label, error)
             if threading.current_thread() is threading.main_thread() and not isinstance(error, Exception):
                 raise  # an interrupt of the user's program, which an inline device runs inside
+        if self.observer is not None:
+            self.observer(self._name, label, begin, time.perf_counter_ns())
 
     def _mark(self, event: _CpuEvent) -> None:
         event.reach(self._error)
@@ -188,6 +194,7 @@ class CpuDevice(Device):
         self._threads = default_threads() if threads is None else threads
         self._inline = inline
         self._streams: dict[str, _CpuStream] = {}
+        self._observer: WorkObserver | None = None
         self._workers: list[_Worker] = []
         self._closed = False
         self._finalizer = weakref.finalize(self, _stop, self._workers)
@@ -213,16 +220,17 @@ class CpuDevice(Device):
     def stream(self, name: str) -> Stream:
         if name not in self._streams:
             self._streams[name] = self._new_stream(name)
+            self._streams[name].observer = self._observer
         return self._streams[name]
 
     def _new_stream(self, name: str) -> _CpuStream:
         if self._closed:
             raise closed_error(NAME)
         if self._inline:
-            return _CpuStream(lambda piece: piece())
+            return _CpuStream(name, lambda piece: piece())
         worker = _Worker(name, self._threads)
         self._workers.append(worker)
-        return _CpuStream(worker.queue.put)
+        return _CpuStream(name, worker.queue.put)
 
     def watch(self, event: Event, loop: AbstractEventLoop) -> Ticket:
         assert isinstance(event, _CpuEvent)
@@ -236,6 +244,11 @@ class CpuDevice(Device):
 
     def memory(self) -> MemoryInfo:
         return host_memory()
+
+    def time_work(self, observer: WorkObserver) -> None:
+        self._observer = observer
+        for stream in self._streams.values():
+            stream.observer = observer
 
     def close(self) -> None:
         if self._closed:

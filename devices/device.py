@@ -28,6 +28,9 @@ import numpy.typing as npt
 
 Work = Callable[[], None]
 Watcher = Callable[[BaseException | None], None]
+WorkObserver = Callable[[str, str, int, int], None]
+"""Hears of a piece of work: (stream, label, begin, end), nanoseconds of `time.perf_counter_ns` (of the loop's
+time where that is virtual). Called on any thread, in the order of each stream, once both are known."""
 
 
 class DeviceError(RuntimeError):
@@ -188,6 +191,13 @@ class Device(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryInfo: ...
+
+    def time_work(self, observer: WorkObserver) -> None:
+        """From now on tells `observer` when each piece ran on the device, never by waiting for it.
+
+        A device that cannot tell keeps silent; whoever reads its traces then infers.
+        """
+        return
 
     @abstractmethod
     def close(self) -> None:

@@ -31,6 +31,7 @@ from .device import (
     Stream,
     Ticket,
     Work,
+    WorkObserver,
 )
 from .poison import closed_error, poison
 
@@ -75,8 +76,8 @@ class _SimulatedEvent(Event):
 
 
 class _SimulatedStream(Stream):
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
+    def __init__(self, name: str, device: SimulatedDevice) -> None:
+        self._name, self._device = name, device
         self._free_at = -math.inf
         self._error: DeviceError | None = None
 
@@ -87,7 +88,7 @@ class _SimulatedStream(Stream):
         start = max(self._free_at, self._device.now())
         fault = self._device.fault(label)
         self._free_at = math.inf if fault is HANG else start + self._device.latency(label)
-        self._device.observe(label, start, self._free_at)
+        self._device.tell(self._name, label, start, self._free_at)
         self._device.schedule(self._free_at, lambda: self._run(work, label, fault))
 
     def record(self) -> Event:
@@ -141,6 +142,7 @@ class SimulatedDevice(Device):
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._events: set[_SimulatedEvent] = set()
         self._streams: dict[str, _SimulatedStream] = {}
+        self._observer: WorkObserver | None = None
         self._closed = False
 
     @property
@@ -158,7 +160,7 @@ class SimulatedDevice(Device):
         return self.stream("compute")
 
     def stream(self, name: str) -> Stream:
-        return self._streams.setdefault(name, _SimulatedStream(self))
+        return self._streams.setdefault(name, _SimulatedStream(name, self))
 
     def watch(self, event: Event, loop: AbstractEventLoop) -> Ticket:
         assert isinstance(event, _SimulatedEvent)
@@ -191,6 +193,15 @@ class SimulatedDevice(Device):
         self._events.clear()
 
     # For the streams.
+
+    def time_work(self, observer: WorkObserver) -> None:
+        self._observer = observer
+
+    def tell(self, stream: str, label: str, start: float, end: float) -> None:
+        """The timeline of a piece is known when it is enqueued."""
+        self.observe(label, start, end)
+        if self._observer is not None and end < math.inf:
+            self._observer(stream, label, round(start * 1e9), round(end * 1e9))
 
     def now(self) -> float:
         """Seconds on the clock of the timeline."""

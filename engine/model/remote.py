@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from stepahead.devices.cpu import CpuDevice
-from stepahead.devices.device import Device, Ticket
+from stepahead.devices.device import Device, Ticket, WorkObserver
 from stepahead.devices.process import DeviceProcess
 from stepahead.devices.wire import RingSizes
 
@@ -58,6 +58,7 @@ class RemoteRunner(Runner):
         self.facts, self.shape = facts, shape
         self._process = process
         self._layout: BatchLayout | None = None
+        self._observer: WorkObserver | None = None
 
     def launch_forward(self, plan: StepPlan) -> None:
         known = plan.layout is self._layout
@@ -69,7 +70,15 @@ class RemoteRunner(Runner):
         return self._process.call("sample", encode(plan))
 
     def collect(self, ticket: Ticket) -> StepResult:
-        return decode(self._process.collect(ticket), StepResult, _NESTED)
+        labels, times, *result = self._process.collect(ticket)
+        if self._observer is not None:
+            for label, (begin, end) in zip(_texts(labels), times.tolist(), strict=True):
+                self._observer("compute", label, begin, end)
+        return decode(result, StepResult, _NESTED)
+
+    def time_work(self, observer: WorkObserver) -> None:
+        """The child times its work anyway and sends it with the results: one clock serves all processes."""
+        self._observer = observer
 
     def close(self) -> None:
         self._process.close()
@@ -112,6 +121,11 @@ def _generous(size: int) -> int:
     return (size // 4096 + 2) * 4096
 
 
+def _texts(joined: Array) -> list[str]:
+    text = joined.tobytes().decode()
+    return text.split("\n") if text else []
+
+
 class RunnerService:
     """What the child makes: the real runner, behind methods that take and return arrays."""
 
@@ -120,6 +134,9 @@ class RunnerService:
         self._loop = asyncio.new_event_loop()  # runners and tickets expect one
         self._runner = factory(shape, self._device)
         self._layout: BatchLayout | None = None
+        self._labels: list[str] = []
+        self._times: list[tuple[int, int]] = []  # of the work since the last result
+        self._device.time_work(self._worked)
 
     def facts(self, parts: list[Array]) -> list[Array]:
         return [np.frombuffer(msgspec.json.encode(self._runner.facts), dtype=np.uint8)]
@@ -129,7 +146,15 @@ class RunnerService:
 
     def sample(self, parts: list[Array]) -> list[Array]:
         result = self._loop.run_until_complete(self._sample(decode(parts, SamplePlan, _NESTED)))
-        return encode(result)
+        times = np.array(self._times, dtype=np.int64).reshape(-1, 2)
+        labels = np.frombuffer("\n".join(self._labels).encode(), dtype=np.uint8)
+        self._labels.clear()
+        self._times.clear()
+        return [labels, times, *encode(result)]
+
+    def _worked(self, stream: str, label: str, begin: int, end: int) -> None:
+        self._labels.append(label)
+        self._times.append((begin, end))
 
     async def _forward(self, plan: StepPlan) -> None:
         if plan.layout.rows == 0 and self._layout is not None:

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stepahead.devices.device import Ticket
+from stepahead.devices.device import Ticket, WorkObserver
 
 Bools = npt.NDArray[np.bool_]
 Int8s = npt.NDArray[np.int8]
@@ -205,6 +205,10 @@ class Runner(ABC):
 
         Raises the ticket's error. Each ticket is collected once, in order.
         """
+
+    def time_work(self, observer: WorkObserver) -> None:
+        """For a runner whose device is elsewhere: does what `Device.time_work` promises in its place."""
+        return
 
     @abstractmethod
     def close(self) -> None:
