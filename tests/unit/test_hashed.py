@@ -79,7 +79,7 @@ def test_a_device_with_latencies_gives_the_same() -> None:
     assert run_virtual(simulated()) == _expected(model, requests)
 
 
-@pytest.mark.parametrize(("accuracy", "low", "high"), [(0.0, 1.0, 1.0), (0.6, 1.5, 3.5), (1.0, 4.5, 5.0)])
+@pytest.mark.parametrize(("accuracy", "low", "high"), [(0.0, 1.0, 1.1), (0.6, 1.5, 3.5), (1.0, 4.5, 5.0)])
 def test_drafts_are_right_as_often_as_scripted(accuracy: float, low: float, high: float) -> None:
     model = HashedModel(draft_tokens=4, draft_accuracy=accuracy)
     requests = [request(1, [5, 6], max_output=100, temperature=1.0)]
