@@ -87,12 +87,18 @@ def _report(outcome: Outcome, smaller: bool) -> None:
 
 def program(script: Script) -> str:
     """A test of the script, ready to be pasted."""
-    return (
-        "from tests.checker.check import check\n"
-        "from tests.checker.script import Client, DeviceScript, Event, Knobs, Model, Script\n\n\n"
-        f"def test_found() -> None:\n    verdict = check({script!r})\n    assert verdict.right, verdict.report\n\n"
-        f"# As JSON, for --replay: {to_json(script)}"
+    lines = (
+        "from tests.checker.check import check",
+        "from tests.checker.script import Client, DeviceScript, Event, Knobs, Model, Script",
+        "",
+        "",
+        "def test_found() -> None:",
+        f"    verdict = check({script!r})",
+        "    assert verdict.right, verdict.report",
+        "",
+        f"# As JSON, for --replay: {to_json(script)}",
     )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

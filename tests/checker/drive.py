@@ -196,6 +196,8 @@ class _Driver:
         patience = 10 * (1 + self.script.device.jitter) * step + 1e-3
         deadline = self.loop.time() + patience
         while (unsettled := settled(self.engine)) is not None:
+            if self.fault.happened:
+                return  # only now: no client was left to hear of it
             if self.loop.time() > deadline:
                 self.complaints.append(f"does not come to rest within {patience:g} s: {unsettled}")
                 break

@@ -1,0 +1,190 @@
+"""Classic mistakes of such engines, made on purpose: the checker must see each of them.
+
+Each function breaks one thing through `monkeypatch`. What they have in common: nothing crashes where the
+mistake is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from stepahead.actors.output import Output
+from stepahead.actors.sampler import Sampler
+from stepahead.engine.cache import prefix_index
+from stepahead.engine.cache.core import CacheCore
+from stepahead.engine.model.hashed import forward
+from stepahead.engine.model.runner import NO_TOKEN, StepPlan
+from stepahead.engine.sampling import table
+from stepahead.engine.scheduling import planner
+from stepahead.engine.scheduling.groups import ChoiceGroups
+from stepahead.engine.scheduling.ledger import Ledger
+from stepahead.engine.scheduling.planner import SchedulingCore
+from stepahead.engine.scheduling.window_saves import WindowSaves
+
+Patch = pytest.MonkeyPatch
+Mistake = Callable[[Patch], None]
+
+
+def _plans(patch: Patch, change: Callable[[StepPlan], dict[str, Any]]) -> None:
+    made = planner.mixed_plan
+
+    def changed(*arguments: Any) -> StepPlan:
+        plan = made(*arguments)
+        return msgspec.structs.replace(plan, **change(plan))
+
+    patch.setattr(planner, "mixed_plan", changed)
+
+
+def a_kept_window_is_not_restored(patch: Patch) -> None:
+    _plans(patch, lambda plan: {"state_copies": plan.state_copies[:-1]})
+
+
+def the_history_before_a_chunk_is_lost(patch: Patch) -> None:
+    _plans(patch, lambda plan: {"chunk_history": np.full_like(plan.chunk_history, NO_TOKEN)})
+
+
+def the_last_new_block_is_not_told(patch: Patch) -> None:
+    _plans(patch, lambda plan: {"table_updates": plan.table_updates[:-1]})
+
+
+def a_copied_window_is_published_before_it_is_proven(patch: Patch) -> None:
+    patch.setattr(WindowSaves, "_reaches", lambda self, slot: True)
+
+
+def a_commit_is_applied_to_whoever_is_in_the_slot(patch: Patch) -> None:
+    commit = Ledger.commit
+
+    def careless(self: Ledger, step: Any) -> Any:
+        layout = msgspec.structs.replace(step.layout, admissions=self.admissions[step.layout.slots])
+        return commit(self, msgspec.structs.replace(step, layout=layout))
+
+    patch.setattr(Ledger, "commit", careless)
+
+
+def tokens_of_a_preempted_sequence_are_dropped(patch: Patch) -> None:
+    settle = SchedulingCore._settle_absent
+
+    def forgetful(self: Any, commit: Any, row: int, finished: list[int]) -> None:
+        counts = commit.counts.copy()
+        counts[row] = 0
+        settle(self, msgspec.structs.replace(commit, counts=counts), row, finished)
+
+    patch.setattr(SchedulingCore, "_settle_absent", forgetful)
+
+
+def a_preempted_sequence_returns_before_its_commits(patch: Patch) -> None:
+    patch.setattr(SchedulingCore, "_may_start", lambda self, sequence: True)
+
+
+def a_block_is_lost_when_a_sequence_leaves(patch: Patch) -> None:
+    vacate = Ledger.vacate
+    patch.setattr(Ledger, "vacate", lambda self, slot: vacate(self, slot)[1:])
+
+
+def a_block_is_given_back_twice(patch: Patch) -> None:
+    reserve = CacheCore.reserve
+
+    def generous(self: CacheCore, demand: Any) -> Any:
+        again = demand.released[self.references()[demand.released] > 1][:1]
+        released = np.concatenate([demand.released, again])
+        return reserve(self, msgspec.structs.replace(demand, released=released))
+
+    patch.setattr(CacheCore, "reserve", generous)
+
+
+def a_state_slot_is_lost_when_a_sequence_leaves(patch: Patch) -> None:
+    vacate = WindowSaves.vacate
+    patch.setattr(WindowSaves, "vacate", lambda self, slot: vacate(self, slot) and [])
+
+
+def salts_are_ignored(patch: Patch) -> None:
+    name = prefix_index.chain_digest
+    patch.setattr(prefix_index, "chain_digest", lambda salt, parent, tokens: name(b"", parent, tokens))
+    patch.setattr(
+        prefix_index._Node,
+        "holds",
+        lambda self, parent, salt, tokens: self.parent is parent and self.tokens == tokens,
+    )
+
+
+def output_positions_start_again_after_a_preemption(patch: Patch) -> None:
+    rows = table._sampling_rows
+
+    def restarted(occupants: Any, width: int) -> Any:
+        made = rows(occupants, width)
+        done = np.array([occupant.output for occupant in occupants], dtype=np.int32)
+        return msgspec.structs.replace(made, origin=made.origin + done)
+
+    patch.setattr(table, "_sampling_rows", restarted)
+
+
+def newcomers_are_written_before_the_step_is_resolved(patch: Patch) -> None:
+    handle = Sampler.handle
+
+    async def hasty(self: Any, message: Any) -> None:
+        if type(message).__name__ == "StepPlanned" and self._uncommitted:
+            self._table.occupy(message.admitted)
+        await handle(self, message)
+
+    patch.setattr(Sampler, "handle", hasty)
+
+
+def decode_rows_trust_the_plans_positions(patch: Patch) -> None:
+    inputs = forward._inputs
+
+    def trusting(slots: Any, plan: StepPlan, rows: Any) -> Any:
+        _, tokens, history = inputs(slots, plan, rows)
+        return plan.first_positions, tokens, history
+
+    patch.setattr(forward, "_inputs", trusting)
+
+
+def followers_wait_for_a_leader_that_is_gone(patch: Patch) -> None:
+    patch.setattr(ChoiceGroups, "leave", lambda self, request: None)
+
+
+def a_cancelled_waiting_sequence_keeps_its_place(patch: Patch) -> None:
+    cancel = SchedulingCore.cancel
+
+    def lazy(self: Any, key: int) -> bool:
+        sequence = self._live.get(key)
+        return True if sequence is not None and not sequence.slot else cancel(self, key)
+
+    patch.setattr(SchedulingCore, "cancel", lazy)
+
+
+def what_follows_a_stop_string_is_shown(patch: Patch) -> None:
+    row = Output._row
+
+    def talkative(self: Any, live: Any, commit: Any, index: int, now: float) -> None:
+        push = live.text.push
+        live.text.push = lambda tokens: (push(tokens)[0], len(tokens))
+        row(self, live, commit, index, now)
+
+    patch.setattr(Output, "_row", talkative)
+
+
+MISTAKES: tuple[Mistake, ...] = (
+    a_kept_window_is_not_restored,
+    the_history_before_a_chunk_is_lost,
+    the_last_new_block_is_not_told,
+    a_copied_window_is_published_before_it_is_proven,
+    a_commit_is_applied_to_whoever_is_in_the_slot,
+    tokens_of_a_preempted_sequence_are_dropped,
+    a_preempted_sequence_returns_before_its_commits,
+    a_block_is_lost_when_a_sequence_leaves,
+    a_block_is_given_back_twice,
+    a_state_slot_is_lost_when_a_sequence_leaves,
+    salts_are_ignored,
+    output_positions_start_again_after_a_preemption,
+    newcomers_are_written_before_the_step_is_resolved,
+    decode_rows_trust_the_plans_positions,
+    followers_wait_for_a_leader_that_is_gone,
+    a_cancelled_waiting_sequence_keeps_its_place,
+    what_follows_a_stop_string_is_shown,
+)
