@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 
+from stepahead.engine.tracing.recorder import SILENT, Recorder
 from stepahead.engine.types import MailboxStatistics
 
 M = TypeVar("M")
@@ -174,6 +175,8 @@ class Actor(ABC, Generic[M]):
 
     name: str
     accepts: tuple[type, ...]
+    trace: Recorder = SILENT
+    """Where spans go. Set by whoever wires the actors, before they run."""
 
     def __init__(self, capacity: int = 8192) -> None:
         self.mailbox: Mailbox[M] = Mailbox(self.name, self.accepts, capacity)

@@ -27,13 +27,17 @@ class CacheManager(Actor[Accepted]):
         self.core = core
 
     async def handle(self, message: Accepted) -> None:
+        began = self.trace.clock()
         match message:
             case ReservationRequested(demand=demand, reply=reply):
                 grant = self.core.reserve(demand)
                 if reply is not None:
                     reply.send(grant)
+                self.trace.span("cache_manager.reserve", began)
             case BlocksFilled(publications=publications):
                 self.core.publish(publications)
+                self.trace.span("cache_manager.publish", began)
             case PrefixCacheResetRequested(reply=reply):
                 self.core.reset()
                 reply.send(None)
+                self.trace.span("cache_manager.reset", began)

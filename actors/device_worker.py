@@ -72,8 +72,9 @@ class DeviceWorker(Actor[Accepted]):
 
     def _launch_forward(self) -> None:
         if self._early and self._forwarded is None:
-            plan = self._early.popleft()
+            began, plan = self.trace.clock(), self._early.popleft()
             self._runner.launch_forward(plan)
+            self.trace.span("device_worker.launch_forward", began, plan.step)
             self._forwarded = plan.step
 
     def _launch_sample(self, plan: SamplePlan) -> None:
@@ -82,7 +83,9 @@ class DeviceWorker(Actor[Accepted]):
                 f"sampling of step {plan.step} after the forward of step {self._forwarded}, "
                 f"with step {self._sampling} outstanding"
             )
+        began = self.trace.clock()
         ticket = self._runner.launch_sample(plan)
+        self.trace.span("device_worker.launch_sample", began, plan.step)
         self._forwarded, self._sampling = None, plan.step
         self._launched_at = self._loop.time()
         if self._timer is None:
@@ -91,12 +94,14 @@ class DeviceWorker(Actor[Accepted]):
 
     def _settled(self, ticket: Ticket, error: BaseException | None) -> None:
         """Runs inside a callback of the device, where an exception would reach nobody."""
+        began, step = self.trace.clock(), self._sampling
         self._sampling, self._finished_at = None, self._loop.time()
         try:
             if error is not None:
                 self.mailbox.post(DeviceFailed(error=error))
             else:
                 self._to_sampler.post(StepSampled(result=self._runner.collect(ticket)))
+                self.trace.span("device_worker.collect", began, -1 if step is None else step)
         except MailboxClosedError:
             pass  # the engine closed while the device worked
         except Exception as failure:

@@ -88,23 +88,27 @@ class Output(Actor[Accepted]):
             case SequencesAdmitted():
                 self._admitted(message)
             case SequencesClosed(sequence_keys=keys, reason=reason, error=error):
+                began = self.trace.clock()
                 for key in keys:
                     self._closed(key, reason, error)
+                self.trace.span("output.close", began)
         self._tell_scheduler()
 
     def _opened(self, requests: Sequence[Request], channel: DeltaChannel) -> None:
-        keys = tuple(request.key for request in requests)
+        began, keys = self.trace.clock(), tuple(request.key for request in requests)
         for request in requests:
             has_text = self._tokenizer is not None and request.params.detokenize
             detokenizer = self._tokenizer.detokenizer() if self._tokenizer and has_text else None
             text = OutputText(detokenizer, request.params)
             self._live[request.key] = LiveSequence(request, keys, channel, text)
             self.totals.prompt_tokens += len(request.prompt) // 4
+        self.trace.span("output.open", began)
 
     def _admitted(self, message: SequencesAdmitted) -> None:
-        now = self._clock()
+        began, now = self.trace.clock(), self._clock()
         rows = zip(message.sequence_keys, message.cached_tokens, message.resumed, strict=True)
         for key, cached, resumed in rows:
+            self.trace.admitted(key, cached, resumed)
             live = self._live.get(key)
             if resumed:
                 self.totals.preemptions += 1
@@ -116,9 +120,12 @@ class Output(Actor[Accepted]):
                 live.preemptions += 1
             else:
                 live.cached, live.admitted_at = cached, now
+        self.trace.span("output.admit", began)
 
     async def _committed(self, commit: StepCommit) -> None:
         await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
+        began = self.trace.clock()
+        self.trace.stepped(commit.step, commit.layout, commit.counts)
         self.totals.steps += 1
         rows, now, live_by_key = CommitRows(commit), self._clock(), self._live
         for row, key in enumerate(rows.keys):
@@ -131,7 +138,10 @@ class Output(Actor[Accepted]):
                     failure.__cause__ = error
                     self._fail(live, failure, at_scheduler=True)
             if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 and len(self.mailbox) < FAR_BEHIND:
+                self.trace.span("output.detokenize", began, commit.step)
                 await asyncio.sleep(0)
+                began = self.trace.clock()
+        self.trace.span("output.detokenize", began, commit.step)
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
@@ -190,6 +200,7 @@ class Output(Actor[Accepted]):
         if tail:
             live.channel.write(live.choice, tail, ())
         live.channel.finish(live.choice, reason, live.usage(now))
+        self.trace.ended(live.key, reason.value, live.output)
         del self._live[live.key]
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.totals.finished += 1
@@ -203,6 +214,7 @@ class Output(Actor[Accepted]):
             if self._live.pop(key, None) is None:
                 continue
             self.totals.failed += 1
+            self.trace.ended(key, f"error: {type(error).__name__}", -1)
             if at_scheduler or key != live.key:
                 self._stopped.append(key)
 

@@ -50,14 +50,17 @@ class Sampler(Actor[Accepted]):
                 self._commit(result)
 
     def _prepare(self, planned: StepPlanned) -> None:
+        began = self.trace.clock()
         plan = self._table.prepare(planned.plan.layout, planned.admitted, planned.plan.step)
         self._to_device.post(SamplingPrepared(plan=plan))
+        self.trace.span("sampler.prepare", began, plan.step)
 
     def _commit(self, result: StepResult) -> None:
-        planned = self._uncommitted.popleft()
+        began, planned = self.trace.clock(), self._uncommitted.popleft()
         if planned.plan.step != result.step:
             raise AssertionError(f"result of step {result.step} while step {planned.plan.step} is the oldest")
         committed = StepCommitted(commit=resolve(planned.plan.layout, result, self._table))
+        self.trace.span("sampler.commit", began, result.step)
         if self._uncommitted:
             self._prepare(self._uncommitted[0])  # first of all: the device waits for it, nobody for the rest
         self._to_scheduler.post(committed)

@@ -127,6 +127,7 @@ class Scheduler(Actor[Accepted]):
     # Requests come and go.
 
     def _submitted(self, message: RequestSubmitted) -> None:
+        began = self.trace.clock()
         if not self.outside and self._has_room(len(message.requests)):
             self._queue(message)
         elif self._rejects:
@@ -136,6 +137,7 @@ class Scheduler(Actor[Accepted]):
         else:
             self.outside.push(message)
             self._watch_deadlines()
+        self.trace.span("scheduler.submit", began)
 
     def _has_room(self, sequences: int) -> bool:
         return self.core.counts().waiting + sequences <= self._queue_capacity
@@ -160,12 +162,13 @@ class Scheduler(Actor[Accepted]):
         message.reply.send(None)
 
     def _cancelled(self, keys: Iterable[int], reason: FinishReason | None) -> None:
-        keys = tuple(keys)
+        began, keys = self.trace.clock(), tuple(keys)
         for key in keys:
             if not self.core.cancel(key):
                 self.outside.remove(key)
         if reason is not None:
             self._close(keys, reason=reason)
+        self.trace.span("scheduler.cancel", began)
 
     def _close(
         self, keys: Iterable[int], *, reason: FinishReason | None = None, error: Exception | None = None
@@ -175,12 +178,13 @@ class Scheduler(Actor[Accepted]):
     # Deadlines.
 
     def _deadline_reached(self) -> None:
-        now = self._loop.time()
+        began, now = self.trace.clock(), self._loop.time()
         self._timer = None
         expired = (*self.core.expire(now), *self.outside.expire(now))
         if expired:
             self._close(expired, reason=FinishReason.DEADLINE)
         self._watch_deadlines()
+        self.trace.span("scheduler.cancel", began)
 
     def _watch_deadlines(self) -> None:
         """Keeps one timer, at the earliest deadline; firing for a sequence that ended does no harm."""
@@ -196,8 +200,10 @@ class Scheduler(Actor[Accepted]):
     # Steps.
 
     def _committed(self, commit: StepCommit) -> None:
+        began = self.trace.clock()
         news = self.core.commit(commit, self._loop.time())
         self._publish(news.publications)
+        self.trace.span("scheduler.commit", began, commit.step)
 
     def _is_time_to_plan(self, message: Accepted) -> bool:
         """After a commit, always; else once the mailbox is empty, so that a burst shares its first step."""
@@ -210,10 +216,13 @@ class Scheduler(Actor[Accepted]):
     async def _plan_ahead(self) -> None:
         core = self.core
         while core.has_work and (core.paused or core.uncommitted <= core.limits.depth):
+            began = self.trace.clock()
             planned = await self._plan()
             if planned is None:
                 return
             self._announce(planned)
+            self.trace.span("scheduler.plan", began, planned.plan.step, planned.plan.layout.rows)
+            self.trace.count(planned.plan.layout)
 
     async def _plan(self) -> Planned | None:
         """Drives the core's generator: a demand that asks is waited for, others are only passed on."""
@@ -224,10 +233,16 @@ class Scheduler(Actor[Accepted]):
                 demand = planning.send(grant)
                 reply: Reply[Grant] | None = Reply() if demand.asks else None
                 self._to_cache.post(ReservationRequested(demand=demand, reply=reply))
-                grant = None if reply is None else await reply
+                grant = None if reply is None else await self._granted(reply)
         except StopIteration as end:
             planned: Planned | None = end.value
             return planned
+
+    async def _granted(self, reply: Reply[Grant]) -> Grant:
+        asked = self.trace.clock()
+        grant = await reply
+        self.trace.span("scheduler.await_cache", asked)
+        return grant
 
     def _announce(self, planned: Planned) -> None:
         step = StepPlanned(plan=planned.plan, admitted=planned.admitted)

@@ -13,7 +13,7 @@ Records, times in nanoseconds of the recorder's clock:
     (SpanName, begin, end, step or -1, size)              a span on its actor's track
     (DEVICE_WORK, begin, end, stream, label)              a piece of device work, timed by the device
     (COUNTED, time, one tuple of values per group of COUNTERS)
-    (OPENED, time, key, label or None, prompt tokens)     a sequence's life
+    (OPENED, time, key, label or None, prompt tokens, followed)   a sequence's life
     (ADMITTED, time, key, cached tokens, resumed)
     (STEPPED, time, step, BatchLayout, counts)            a commit reached the output actor
     (DELIVERED, time, key, tokens)                        its caller took a delta
@@ -27,12 +27,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from stepahead.engine.model.runner import BatchLayout, Int32s
+
 from .clock import TraceClock
-from .vocabulary import DEVICE_WORK, NOTE, SpanName
+from .vocabulary import ADMITTED, COUNTED, DELIVERED, DEVICE_WORK, ENDED, NOTE, OPENED, STEPPED, SpanName
 
 Record = tuple[Any, ...]
 
-RECORDS_PER_STEP = 16
+RECORDS_PER_STEP = 24
 """What one lap records, roughly: the ring is sized in steps."""
 
 
@@ -43,7 +45,17 @@ class SpanFunction(Protocol):
 class Recorder:
     """`clock`, `span` and `record`, each one call deep. Shared by the actors of one engine."""
 
-    __slots__ = ("_kept", "_queue", "capacity", "clock", "enabled", "record", "span", "wall_at_zero")
+    __slots__ = (
+        "_kept",
+        "_queue",
+        "capacity",
+        "clock",
+        "count",
+        "enabled",
+        "record",
+        "span",
+        "wall_at_zero",
+    )
 
     def __init__(self, clock: TraceClock, steps: int) -> None:
         """Remembers about the last `steps` steps."""
@@ -55,14 +67,36 @@ class Recorder:
         self.clock: Callable[[], int] = clock.now
         self.record: Callable[[Record], None] = self._queue.append
         self.span: SpanFunction = _span_function(self._queue.append, clock.now)
+        self.count: Callable[[BatchLayout], None] = _ignore  # set by who can read the engine's counters
 
     def note(self, text: str) -> None:
         """Something that happened once and explains what follows."""
         self.record((NOTE, self.clock(), text))
 
+    def opened(self, key: int, label: str | None, prompt_tokens: int, followed: bool) -> None:
+        """A sequence was submitted. `followed`: its caller's file shows it step by step."""
+        self.record((OPENED, self.clock(), key, label, prompt_tokens, followed))
+
+    def admitted(self, key: int, cached_tokens: int, resumed: bool) -> None:
+        self.record((ADMITTED, self.clock(), key, cached_tokens, resumed))
+
+    def stepped(self, step: int, layout: BatchLayout, counts: Int32s) -> None:
+        """The streams learn of a commit; the arrays are kept, not copied."""
+        self.record((STEPPED, self.clock(), step, layout, counts))
+
+    def delivered(self, key: int, tokens: int) -> None:
+        self.record((DELIVERED, self.clock(), key, tokens))
+
+    def ended(self, key: int, reason: str, tokens: int) -> None:
+        self.record((ENDED, self.clock(), key, reason, tokens))
+
     def device_work(self, stream: str, label: str, begin: int, end: int) -> None:
         """For devices, from any thread: a piece of work that has ended, or whose end is known."""
         self.record((DEVICE_WORK, begin, end, stream, label))
+
+    def counted(self, values: tuple[tuple[int, ...], ...]) -> None:
+        """`values`: a tuple for each group of `vocabulary.COUNTERS`."""
+        self.record((COUNTED, self.clock(), values))
 
     def snapshot(self) -> list[Record]:
         """The newest records, in the order they were made. A copy, at memory speed."""
@@ -107,8 +141,7 @@ class _SilentRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__(TraceClock(int, None), 1)
         self.enabled = False
-        self.record = _ignore
-        self.span = _ignore
+        self.record = self.span = self.count = _ignore
 
 
 def _ignore(*_: object) -> None:

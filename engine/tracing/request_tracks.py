@@ -48,8 +48,8 @@ class RequestTracks:
         self._layout: BatchLayout | None = None
 
     def opened(self, record: Record) -> bytes:
-        _, time, key, label, prompt_tokens = record
-        return self._begin(key, time, label, b'{"prompt tokens":%d}' % prompt_tokens)
+        _, time, key, label, prompt_tokens, followed = record
+        return self._begin(key, time, label, b'{"prompt tokens":%d}' % prompt_tokens, followed)
 
     def admitted(self, record: Record) -> bytes:
         _, time, key, cached, resumed = record
@@ -92,11 +92,13 @@ class RequestTracks:
         """Ends what is still open, so that the file balances."""
         return b"".join(self._end(life, time, "still running", -1) for life in list(self._lives.values()))
 
-    def _begin(self, key: int, time: int, label: str | None, arguments: bytes) -> bytes:
+    def _begin(
+        self, key: int, time: int, label: str | None, arguments: bytes, followed: bool = False
+    ) -> bytes:
         if self._only is not None and key not in self._only:
             return b""
         title = msgspec.json.encode(f"request {key}" if label is None else f"request {key}: {label}")
-        life = _Life(key, title, time, detailed=self._room > 0 or self._only is not None)
+        life = _Life(key, title, time, detailed=followed or self._room > 0 or self._only is not None)
         self._room -= life.detailed
         self._lives[key] = life
         self._layout = None

@@ -107,7 +107,7 @@ def test_records_of_before_the_origin_are_left_out(tmp_path: Path) -> None:
 def test_a_request_is_queued_prefilled_decoded_streamed_and_ended(tmp_path: Path) -> None:
     chunk, last, decode = _layout([5], 0, samples=False), _layout([5], 0), _layout([5], 1)
     records: list[Record] = [
-        (OPENED, 0, 5, "mine", 30),
+        (OPENED, 0, 5, "mine", 30, False),
         (ADMITTED, 1_000, 5, 16, False),
         (STEPPED, 2_000, 0, chunk, _counts(0)),
         (STEPPED, 3_000, 1, last, _counts(1)),
@@ -137,7 +137,7 @@ def test_a_request_is_queued_prefilled_decoded_streamed_and_ended(tmp_path: Path
 
 def test_requests_beyond_the_detail_are_told_by_phase(tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "t.json", Encoder(0, detail=1), {})
-    file.write([(OPENED, 0, key, None, 8) for key in (1, 2)])
+    file.write([(OPENED, 0, key, None, 8, False) for key in (1, 2)])
     file.write([(ADMITTED, 1_000, key, 0, False) for key in (1, 2)])
     file.write([(STEPPED, 2_000, 0, _layout([1, 2], 0), _counts(1, 1))])
     decode = _layout([1, 2], 2)
@@ -152,7 +152,7 @@ def test_requests_beyond_the_detail_are_told_by_phase(tmp_path: Path) -> None:
 
 def test_a_file_of_one_request_shows_no_other(tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "t.json", Encoder(0, only=frozenset({2})), {})
-    file.write([(OPENED, 0, key, None, 8) for key in (1, 2)])
+    file.write([(OPENED, 0, key, None, 8, False) for key in (1, 2)])
     file.write([(STEPPED, 2_000, 0, _layout([1, 2, 3], 3), _counts(1, 1, 1))])
     file.close(3_000)
     assert {e.id for e in events(file.path) if e.cat == "request"} == {"0x2"}
