@@ -15,7 +15,6 @@ import pytest
 
 from stepahead.actors.output import Output
 from stepahead.actors.sampler import Sampler
-from stepahead.engine.cache import prefix_index
 from stepahead.engine.cache.core import CacheCore
 from stepahead.engine.model.hashed import forward
 from stepahead.engine.model.runner import NO_TOKEN, StepPlan
@@ -52,8 +51,12 @@ def the_last_new_block_is_not_told(patch: Patch) -> None:
     _plans(patch, lambda plan: {"table_updates": plan.table_updates[:-1]})
 
 
-def a_copied_window_is_published_before_it_is_proven(patch: Patch) -> None:
-    patch.setattr(WindowSaves, "_reaches", lambda self, slot: True)
+def a_window_is_kept_after_it_has_moved_on(patch: Patch) -> None:
+    def late(self: Any, slot: int) -> bool:
+        reached = self._ledger.cached[slot] + self._ledger.inflight[slot]
+        return bool(self.next_position[slot] <= reached)
+
+    patch.setattr(WindowSaves, "_reaches", late)
 
 
 def a_commit_is_applied_to_whoever_is_in_the_slot(patch: Patch) -> None:
@@ -75,10 +78,6 @@ def tokens_of_a_preempted_sequence_are_dropped(patch: Patch) -> None:
         settle(self, msgspec.structs.replace(commit, counts=counts), row, finished)
 
     patch.setattr(SchedulingCore, "_settle_absent", forgetful)
-
-
-def a_preempted_sequence_returns_before_its_commits(patch: Patch) -> None:
-    patch.setattr(SchedulingCore, "_may_start", lambda self, sequence: True)
 
 
 def a_block_is_lost_when_a_sequence_leaves(patch: Patch) -> None:
@@ -103,13 +102,16 @@ def a_state_slot_is_lost_when_a_sequence_leaves(patch: Patch) -> None:
 
 
 def salts_are_ignored(patch: Patch) -> None:
-    name = prefix_index.chain_digest
-    patch.setattr(prefix_index, "chain_digest", lambda salt, parent, tokens: name(b"", parent, tokens))
-    patch.setattr(
-        prefix_index._Node,
-        "holds",
-        lambda self, parent, salt, tokens: self.parent is parent and self.tokens == tokens,
-    )
+    reserve, publish = CacheCore.reserve, CacheCore.publish
+
+    def unsalted(parts: Any) -> tuple[Any, ...]:
+        return tuple(msgspec.structs.replace(part, salt=b"") for part in parts)
+
+    def reserve_any(self: CacheCore, demand: Any) -> Any:
+        return reserve(self, msgspec.structs.replace(demand, candidates=unsalted(demand.candidates)))
+
+    patch.setattr(CacheCore, "reserve", reserve_any)
+    patch.setattr(CacheCore, "publish", lambda self, publications: publish(self, unsalted(publications)))
 
 
 def output_positions_start_again_after_a_preemption(patch: Patch) -> None:
@@ -173,10 +175,9 @@ MISTAKES: tuple[Mistake, ...] = (
     a_kept_window_is_not_restored,
     the_history_before_a_chunk_is_lost,
     the_last_new_block_is_not_told,
-    a_copied_window_is_published_before_it_is_proven,
+    a_window_is_kept_after_it_has_moved_on,
     a_commit_is_applied_to_whoever_is_in_the_slot,
     tokens_of_a_preempted_sequence_are_dropped,
-    a_preempted_sequence_returns_before_its_commits,
     a_block_is_lost_when_a_sequence_leaves,
     a_block_is_given_back_twice,
     a_state_slot_is_lost_when_a_sequence_leaves,
