@@ -117,10 +117,9 @@ class SlowEncoder:
             joined = []
             for h in range(heads):
                 part = slice(h * size, (h + 1) * size)
-                query = self.turned(fused[mine][:dim][part], *divmod(mine, grid.width))
-                keys = [
-                    self.turned(f[dim : 2 * dim][part], *divmod(i, grid.width)) for i, f in enumerate(fused)
-                ]
+                query = self.turned(fused[mine][:dim][part], *places[mine])
+                own_keys = [f[dim : 2 * dim][part] for f in fused]
+                keys = [self.turned(key, *place) for key, place in zip(own_keys, places, strict=True)]
                 scores = np.array([query @ key for key in keys]) * size**-0.5
                 weights = np.exp(scores - scores.max())
                 values = np.array([f[2 * dim :][part] for f in fused])
