@@ -33,6 +33,7 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int
     snapshots_free: int  # not held by anybody
     snapshots_kept: int  # in the index; the rest is granted and undecided
+    publishers: int  # sequences that may still publish: those that run
 
 
 class CacheCore:
@@ -93,6 +94,7 @@ class CacheCore:
             snapshots=self._slots.count,
             snapshots_free=self._slots.free,
             snapshots_kept=self._index.snapshots,
+            publishers=self._index.publishers,
         )
 
     def references(self) -> Int32s:

@@ -49,6 +49,10 @@ class _Node:
         self.snapshot = 0
         self.alive = True
 
+    def holds(self, parent: _Node | None, salt: bytes, tokens: bytes) -> bool:
+        """Whether this is that content, and not one that collides with it."""
+        return self.parent is parent and self.salt == salt and self.tokens == tokens
+
 
 class _Cursor:
     """Where a sequence's publications continue."""
@@ -69,6 +73,10 @@ def chain_digest(salt: bytes, parent: bytes, tokens: bytes) -> bytes:
     alike."""
     prefix = parent or len(salt).to_bytes(8, "little") + salt
     return blake2b(prefix + tokens, digest_size=DIGEST_BYTES).digest()
+
+
+def _name(parent: _Node | None, salt: bytes, tokens: bytes) -> bytes:
+    return chain_digest(salt, b"" if parent is None else parent.digest, tokens)
 
 
 class PrefixIndex:
@@ -97,6 +105,11 @@ class PrefixIndex:
     def snapshots(self) -> int:
         return len(self._cold) + len(self._warm)
 
+    @property
+    def publishers(self) -> int:
+        """Sequences that were adopted, or have published, and were not forgotten."""
+        return len(self._cursors)
+
     # Looking up.
 
     def match(self, tokens: bytes, salt: bytes, limit: int) -> Hit:
@@ -120,9 +133,8 @@ class PrefixIndex:
         return Hit(blocks=np.array(blocks[:usable], dtype=np.int32), snapshot=best.snapshot)
 
     def _child(self, parent: _Node | None, salt: bytes, tokens: bytes) -> _Node | None:
-        node = self._nodes.get(chain_digest(salt, parent.digest if parent else b"", tokens))
-        same = node is not None and node.parent is parent and node.salt == salt and node.tokens == tokens
-        return node if same else None
+        node = self._nodes.get(_name(parent, salt, tokens))
+        return node if node is not None and node.holds(parent, salt, tokens) else None
 
     def adopt(self, key: int, blocks: Int32s) -> None:
         """A sequence starts behind a hit of these blocks: they are in use, its publications continue
@@ -147,19 +159,19 @@ class PrefixIndex:
         for column, block in enumerate(publication.blocks.tolist()):
             start = column * self._block_bytes
             chunk = publication.tokens[start : start + self._block_bytes]
-            node = self._child(cursor.node, publication.salt, chunk) or self._insert(
-                cursor.node, publication.salt, chunk, block
-            )
+            node = self._child_or_new(cursor.node, publication.salt, chunk, block)
             if node is None:
                 cursor.columns = -1
                 return unused
             cursor.node, cursor.columns = node, cursor.columns + 1
         return self._keep(cursor, publication.snapshot)
 
-    def _insert(self, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> _Node | None:
-        digest = chain_digest(salt, parent.digest if parent else b"", tokens)
-        if digest in self._nodes:
-            return None  # a collision: the older content keeps the name
+    def _child_or_new(self, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> _Node | None:
+        """None on a collision: the older content keeps the name."""
+        digest = _name(parent, salt, tokens)
+        node = self._nodes.get(digest)
+        if node is not None:
+            return node if node.holds(parent, salt, tokens) else None
         node = _Node(digest, parent, salt, tokens, block)
         self._nodes[digest] = self._by_block[block] = node
         if parent is not None:
@@ -209,7 +221,8 @@ class PrefixIndex:
             stack.extend(node.children)
             node.alive = False
             del self._nodes[node.digest], self._by_block[node.block]
-            if self._idle.pop(node, self) is None:
+            if node in self._idle:
+                del self._idle[node]
                 ids.append(node.block)
             if node.snapshot:
                 snapshots.append(self._drop_snapshot(node))

@@ -183,12 +183,12 @@ class Ledger:
         alive = (self.phase == PREFILL) | (self.phase == DECODE)
         decoding = (self.phase == DECODE) & ~prompting
         ahead = self.cached + self.inflight
-        multiples = (0, limits.width, 2 * limits.width)
+        steps, partial = np.divmod(self.inflight, limits.width)
         free = self.phase == FREE
         rules = {
             "inflight is the reach of uncommitted rows": self.inflight == reach,
             "sampling counts uncommitted steps that sample": self.sampling == sampling,
-            "a decoding sequence has 0, K or 2K in flight": ~decoding | np.isin(self.inflight, multiples),
+            "a decoding sequence has 0, K or 2K in flight": ~decoding | ((partial == 0) & (steps <= 2)),
             "length is cached + 1 between decode steps": ~decoding
             | (self.inflight > 0)
             | (self.length == self.cached + 1),
@@ -203,5 +203,5 @@ class Ledger:
             "free rows have no occupant": ~free | ((self.sequence_keys | self.admissions) == 0),
         }
         for rule, holds in rules.items():
-            if not holds.all():
+            if np.count_nonzero(holds) < holds.size:
                 raise AssertionError(f"slot {int(np.flatnonzero(~holds)[0])} breaks: {rule}")

@@ -132,7 +132,8 @@ class SchedulingCore:
         self._now = now
         sequence = Sequence(request, now)
         self._live[request.key] = sequence
-        self._groups.join(request)
+        if sequence.prompt_length - self.limits.hit_margin >= self.limits.block_tokens:
+            self._groups.join(request)  # a shorter prompt has no block to share, so nothing to wait for
         self._deadlines.add(request.key, request.deadline)
         self.queue.push(sequence)
         self._admission_worthwhile = True
@@ -269,8 +270,7 @@ class SchedulingCore:
             np.array(copies, dtype=np.int32) if copies else NO_COPIES,
         )
         for prompt in rows.prompts:
-            last = prompt.end == self.ledger.prefill_end[prompt.slot]
-            self._saves.chunk_planned(prompt.slot, prompt.end, bool(last))
+            self._saves.chunk_planned(prompt.slot, prompt.end)
             self._chooser.stale = True
         return self._emit(plan, work)
 

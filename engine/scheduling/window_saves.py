@@ -55,12 +55,11 @@ class WindowSaves:
         copy = self._copies.pop(slot, None)
         return [] if copy is None else [copy.snapshot]
 
-    def chunk_planned(self, slot: int, end: int, last: bool) -> None:
-        """A chunk ends at `end`: a state to keep if that is a block boundary. Decoding goes on from the
-        last."""
+    def chunk_planned(self, slot: int, end: int) -> None:
+        """A chunk ends at `end`: its state is worth keeping if that is a block boundary. Behind the last chunk
+        the next boundary is the first that decoding can meet; behind others the next chunk moves it on."""
         if self._enabled:
-            boundary = -(-end // self._block) * self._block
-            self.next_position[slot] = boundary if last or boundary == end else NEVER
+            self.next_position[slot] = -(-end // self._block) * self._block
 
     def due(self, slots: Int32s) -> list[int]:
         """Of the slots that have rows in the plan being made, those whose state should be copied by it.

@@ -1,10 +1,10 @@
 """A device in numpy that follows the contract of `model/runner.py` to the letter, for tests of the pure core.
 
-Its "model" makes every mistake of the core visible in the text: the cache entry of a position is a hash of
-the entry before it (read through the block table), the token and the position; the next token is a hash of
-all visible entries, of the window ring, of the three previous tokens and of the output position. So a wrong
-block, a stale entry, a bad window state, a lost token or an off-by-one position each change what is
-generated. `Model.solo` computes the same text from the tokens alone.
+Its "model" makes every mistake of the core visible in the text: the cache entry of a position is a hash of the
+entry before it (read through the block table), of the window ring, the token and the position; the next token
+is a hash of all visible entries, the three previous tokens and the output position. So a wrong block, a stale
+entry, a bad window state, a lost token or an off-by-one position each change what is generated from then on.
+`Model.solo` computes the same text from the tokens alone.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     draft_luck: int = 11
 
-    def next_token(self, entries: UInt64s, ring: UInt64s, history: list[int], seed: int, output: int) -> int:
+    def entry(self, before: int, ring: UInt64s, token: int, position: int) -> int:
+        """What is cached of a position; `ring` are the entries of the window before it."""
+        return mix(before, int(ring.sum(dtype=np.uint64)), token, position)
+
+    def next_token(self, entries: UInt64s, history: list[int], seed: int, output: int) -> int:
         total = int(entries.sum(dtype=np.uint64))
-        recent = int(ring.sum(dtype=np.uint64))
-        return mix(total, recent, *[token + 1 for token in history], seed, output) % self.vocab
+        return mix(total, *[token + 1 for token in history], seed, output) % self.vocab
 
     def solo(self, request: Request) -> list[int]:
         """The whole output of a request that runs alone, cut at its end id or its cap."""
@@ -59,12 +62,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         output: list[int] = []
         while len(output) < params.max_output:
             for position in range(len(entries), len(tokens)):
+                ring = np.array(entries[-self.window :], dtype=np.uint64)
                 before = entries[-1] if entries else 0
-                entries.append(mix(before, tokens[position], position))
+                entries.append(self.entry(before, ring, tokens[position], position))
             seen = np.array(entries, dtype=np.uint64)
             padded = [NO_TOKEN] * HISTORY + tokens
             seed = mix(params.seed, request.choice)
-            token = self.next_token(seen, seen[-self.window :], padded[-HISTORY:], seed, len(tokens) - origin)
+            token = self.next_token(seen, padded[-HISTORY:], seed, len(tokens) - origin)
             tokens.append(token)
             output.append(token)
             if token in params.end_ids:
@@ -164,15 +168,15 @@ class FakeDevice:
                 before = int(self.entries[self.table[slot, (position - 1) // size], (position - 1) % size])
             block = self.table[slot, position // size]
             assert block, f"slot {slot} writes position {position} into the scratch block"
-            self.entries[block, position % size] = mix(before, token, position)
+            recent = np.arange(max(position - self.model.window, 0), position)
+            ring = self.rings[slot, recent % self.ring_size]
+            self.entries[block, position % size] = self.model.entry(before, ring, token, position)
             self.rings[slot, position % self.ring_size] = self.entries[block, position % size]
             history = [*history, token][-HISTORY:]
             if all_rows or offset == len(fed) - 1:
                 columns = position // size + 1
                 seen = self.entries[self.table[slot, :columns]].reshape(-1)[: position + 1]
-                recent = np.arange(max(position + 1 - self.model.window, 0), position + 1)
-                ring = self.rings[slot, recent % self.ring_size]
-                sampled.append(self.model.next_token(seen, ring, history, seed, position + 1 - origin))
+                sampled.append(self.model.next_token(seen, history, seed, position + 1 - origin))
         return sampled
 
     def _draft(self, slot: int) -> None:

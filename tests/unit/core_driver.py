@@ -161,7 +161,7 @@ class Driver:
         self.retired: list[int] = []
         self.hits: dict[int, list[int]] = {}
         self.plans: list[StepPlan] = []
-        self.demands = 0
+        self.demands = self.accepted = self.rejected = 0
 
     # Events.
 
@@ -227,6 +227,8 @@ class Driver:
         before = self.core.ledger.cached[layout.slots].copy()
         here = self.core.ledger.admissions[layout.slots] == layout.admissions
         assert (before[here] == result.positions[here]).all(), "device and ledger disagree on a position"
+        self.accepted += int(commit.accepted.sum())
+        self.rejected += int((commit.drafted - commit.accepted).sum())
         news = self.core.commit(commit, self.now)
         self.cache.publish(news.publications)
         for row, key in enumerate(layout.sequence_keys.tolist()):
@@ -288,13 +290,14 @@ class Driver:
         assert (counts.running, counts.waiting, self.core.uncommitted) == (0, 0, 0)
         assert statistics.free == statistics.blocks
         assert not self.core.held_snapshots()
+        assert statistics.publishers == 0
         assert set(self.ended) == set(self.requests)
 
 
 def random_workload(seed: int) -> Driver:
     """One random setup and workload, driven to its end."""
     random = Random(seed)
-    draft_tokens = random.choice([0, 0, 1, 2, 3])
+    draft_tokens = random.choice([0, 0, 1, 2, 3, 5])
     block_tokens = random.choice([2, 4, 4, 8])
     width = draft_tokens + 1
     slots = random.choice([1, 2, 4, 7])
@@ -302,7 +305,7 @@ def random_workload(seed: int) -> Driver:
     setup = Setup(
         slots=slots,
         block_tokens=block_tokens,
-        blocks=2 + -(-(max_context + 2 * width) // block_tokens) + random.choice([0, 2, 10, 60]),
+        blocks=2 + -(-(max_context + 2 * width) // block_tokens) + random.choice([0, 0, 2, 10, 60]),
         max_context=max_context,
         max_rows=slots * width + random.choice([0, 3, 16, 64]),
         prefill_chunk=random.choice([3, 8, 16, 64]),
@@ -348,13 +351,27 @@ def _random_event(driver: Driver, random: Random, shared: list[list[int]]) -> No
         driver.commit()
 
 
+def _random_prompt(driver: Driver, random: Random, shared: list[list[int]]) -> list[int]:
+    """Fresh, with a shared beginning, or the continuation of an earlier conversation."""
+    longest = driver.setup.max_context - 1
+    kind, prefix = random.random(), []
+    if kind < 0.4 and driver.requests:
+        earlier = driver.requests[random.choice(list(driver.requests))]
+        spoken = [*np.frombuffer(earlier.prompt, dtype=np.int32).tolist()]
+        prefix = spoken + driver.device.solutions[earlier.key]
+        prefix = prefix[: random.choice([len(spoken), len(prefix), len(prefix)])]
+    elif kind < 0.8:
+        prefix = random.choice(shared)[: random.randint(0, longest)]
+    tail = random.choice([0, 1, 2, 5, longest // 2])
+    fresh = [random.randrange(1, driver.setup.vocab) for _ in range(tail)]
+    return (prefix + fresh or [1])[:longest]
+
+
 def _random_requests(driver: Driver, random: Random, shared: list[list[int]]) -> list[Request]:
     setup = driver.setup
     base = len(driver.requests) + 1
-    longest = setup.max_context - 1
-    length = random.randint(1, longest)
-    kept = random.randint(0, length)
-    prompt = random.choice(shared)[:kept] + [random.randrange(1, setup.vocab) for _ in range(length - kept)]
+    prompt = _random_prompt(driver, random, shared)
+    length = len(prompt)
     deadline = driver.now + random.uniform(0.0, 20.0) if random.random() < 0.1 else None
     count, seed, priority = random.choice([1, 1, 1, 3]), random.randrange(1000), random.choice([0, 0, 0, 1])
     max_output = random.randint(0, setup.max_context - length)
