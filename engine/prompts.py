@@ -50,8 +50,9 @@ def prompt_tokens(
         return _from_array(_converted(cast(TokenIds, prompt)), vocab_size)
     if tokenizer is None:
         raise InvalidParameterError("prompt", prompt, "token ids: this engine was opened without a tokenizer")
-    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else chat_tokens(tokenizer, prompt)
-    return _from_array(_converted(ids), vocab_size)
+    if isinstance(prompt, str):
+        return _from_array(_converted(tokenizer.encode_prompt(prompt, context)), vocab_size)
+    return _from_array(_converted(chat_tokens(tokenizer, prompt)), vocab_size)
 
 
 def _are_messages(prompt: object) -> TypeGuard[Sequence[Message]]:
