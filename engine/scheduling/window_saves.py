@@ -56,8 +56,11 @@ class WindowSaves:
         return [] if copy is None else [copy.snapshot]
 
     def chunk_planned(self, slot: int, end: int) -> None:
-        """A chunk ends at `end`: its state is worth keeping if that is a block boundary. Behind the last chunk
-        the next boundary is the first that decoding can meet; behind others the next chunk moves it on."""
+        """A chunk ends at `end`, whose state is worth keeping if that is a block boundary.
+
+        Behind the last chunk the next boundary is the first that decoding can meet; behind others the next
+        chunk moves it on.
+        """
         if self._enabled:
             self.next_position[slot] = -(-end // self._block) * self._block
 

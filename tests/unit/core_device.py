@@ -1,10 +1,10 @@
 """A device in numpy that follows the contract of `model/runner.py` to the letter, for tests of the pure core.
 
-Its "model" makes every mistake of the core visible in the text: the cache entry of a position is a hash of the
-entry before it (read through the block table), of the window ring, the token and the position; the next token
-is a hash of all visible entries, the three previous tokens and the output position. So a wrong block, a stale
-entry, a bad window state, a lost token or an off-by-one position each change what is generated from then on.
-`Model.solo` computes the same text from the tokens alone.
+Its "model" makes every mistake of the core visible in the text: the cache entry of a position is a hash of
+the entry before it (read through the block table), of the window ring, the token and the position; the next
+token is a hash of all visible entries, the three previous tokens and the output position. So a wrong block, a
+stale entry, a bad window state, a lost token or an off-by-one position each change what is generated from
+then on. `Model.solo` computes the same text from the tokens alone.
 """
 
 from __future__ import annotations

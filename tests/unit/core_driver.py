@@ -305,12 +305,12 @@ def random_workload(seed: int) -> Driver:
     setup = Setup(
         slots=slots,
         block_tokens=block_tokens,
-        blocks=2 + -(-(max_context + 2 * width) // block_tokens) + random.choice([0, 0, 2, 10, 60]),
+        blocks=2 + -(-(max_context + 2 * width) // block_tokens) + random.choice([0, 0, 1, 10, 60]),
         max_context=max_context,
         max_rows=slots * width + random.choice([0, 3, 16, 64]),
         prefill_chunk=random.choice([3, 8, 16, 64]),
         draft_tokens=draft_tokens,
-        snapshots=random.choice([0, 1, 3, 20]),
+        snapshots=random.choice([0, 2, 6, 20]),
         hit_margin=random.choice([1, 1, 3]),
         max_bypass=random.choice([0, 2, 8]),
         overlap=random.random() < 0.7,
@@ -376,7 +376,7 @@ def _random_requests(driver: Driver, random: Random, shared: list[list[int]]) ->
     count, seed, priority = random.choice([1, 1, 1, 3]), random.randrange(1000), random.choice([0, 0, 0, 1])
     max_output = random.randint(0, setup.max_context - length)
     end_ids = random.choice([(), (0,), (0, 5, 6)])
-    salt = random.choice([b"", b"", b"tenant"])
+    salt = random.choice([b"", b"", b"", b"tenant"])
     return [
         make_request(
             base + choice,
