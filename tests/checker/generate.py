@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from .script import Client, DeviceScript, Event, Knobs, Model, Script
+import msgspec
+
+from stepahead.engine.config import RequestLimits
+
+from .oracle import told
+from .script import MAX_POSITIONS, Client, DeviceScript, Event, Knobs, Model, Script
 
 T = TypeVar("T")
 
@@ -42,12 +47,15 @@ def generate(seed: int) -> Script:
     prefixes = [chances.tokens(knobs.max_context, model.vocab_size) for _ in range(chances.between(1, 3))]
     duration = chances.of(0.0, 0.02, 0.1)
     count = chances.of(1, 2, 3, 4, 6, 9, 14)
-    clients = tuple(_client(chances, model, knobs, prefixes, duration) for _ in range(count))
+    clients: list[Client] = []
+    for _ in range(count):
+        client = _client(chances, model, knobs, prefixes, duration)
+        clients.append(_continuing(chances, model, knobs, client, clients))
     return Script(
         model=model,
         knobs=knobs,
         device=_device(chances),
-        clients=clients,
+        clients=tuple(clients),
         events=tuple(_event(chances, duration) for _ in range(chances.of(0, 0, 1, 2, 4))),
         close_at=chances.seconds(2 * duration + 0.05) if chances.one_in(25) else None,
     )
@@ -130,6 +138,33 @@ def _client(
         **_sampling(chances, model, knobs),
         **_leaving(chances),
     )
+
+
+def _continuing(
+    chances: _Chances, model: Model, knobs: Knobs, client: Client, earlier: Sequence[Client]
+) -> Client:
+    """Some go on with an earlier conversation: its prompt, what was answered, and something new."""
+    if not earlier or not chances.one_in(3):
+        return client
+    before = chances.of(*earlier)
+    answer = told(model, before, _GENEROUS)[0].sampled
+    kept = chances.of(len(answer), chances.between(0, len(answer)))
+    prompt = (before.prompt + answer[:kept] + client.prompt[: chances.between(0, 8)])[: knobs.max_context - 1]
+    at = before.at + chances.of(0.01, 0.05, 0.2)
+    return msgspec.structs.replace(client, prompt=prompt, salt=before.salt, at=at)
+
+
+_GENEROUS = RequestLimits(
+    vocab_size=1024,
+    context=MAX_POSITIONS // 2,
+    block_tokens=1,
+    usable_blocks=MAX_POSITIONS,
+    lookahead=0,
+    eos_token_ids=(1,),
+    max_logprobs=20,
+    max_stop_ids=16,
+)
+"""Limits under which every client of a script may ask: its answer may be longer than the engine will give."""
 
 
 def _prompt(

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from stepahead.actors.messages import StepPlanned
 from stepahead.actors.output import Output
 from stepahead.actors.sampler import Sampler
 from stepahead.engine.cache.core import CacheCore
@@ -126,14 +127,21 @@ def output_positions_start_again_after_a_preemption(patch: Patch) -> None:
 
 
 def newcomers_are_written_before_the_step_is_resolved(patch: Patch) -> None:
-    handle = Sampler.handle
+    handle, prepare = Sampler.handle, table.SamplingTable.prepare
+    early: dict[int, Any] = {}
 
     async def hasty(self: Any, message: Any) -> None:
-        if type(message).__name__ == "StepPlanned" and self._uncommitted:
-            self._table.occupy(message.admitted)
+        if isinstance(message, StepPlanned) and self._uncommitted and message.admitted:
+            early[message.plan.step] = self._table.occupy(message.admitted)
+            message = msgspec.structs.replace(message, admitted=())
         await handle(self, message)
 
+    def prepared(self: Any, layout: Any, admitted: Any, step: int) -> Any:
+        plan = prepare(self, layout, admitted, step)
+        return msgspec.structs.replace(plan, updates=early.pop(step, plan.updates))
+
     patch.setattr(Sampler, "handle", hasty)
+    patch.setattr(table.SamplingTable, "prepare", prepared)
 
 
 def decode_rows_trust_the_plans_positions(patch: Patch) -> None:
