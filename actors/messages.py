@@ -61,7 +61,8 @@ class PauseChanged(Message, frozen=True, kw_only=True, eq=False):
 
 
 class DrainRequested(Message, frozen=True, kw_only=True, eq=False):
-    """No new request will come; answers when the last one has ended."""
+    """No new request will come. The scheduler passes it on to the output actor once nobody is left, and that
+    one answers: by then the last stream has had its terminal event."""
 
     reply: Reply[None]
 

@@ -24,9 +24,16 @@ from stepahead.engine.types import FinishReason, Request
 from .actor import Actor, Address
 from .delta_channel import DeltaChannel
 from .live_sequence import CommitRows, LiveSequence
-from .messages import RequestCancelled, SequencesAdmitted, SequencesClosed, StepCommitted, StreamOpened
+from .messages import (
+    DrainRequested,
+    RequestCancelled,
+    SequencesAdmitted,
+    SequencesClosed,
+    StepCommitted,
+    StreamOpened,
+)
 
-Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed
+Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed | DrainRequested
 
 RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
 """Plain integers: comparing with a numpy scalar costs as much as the rest of a row's bookkeeping."""
@@ -52,7 +59,7 @@ class Output(Actor[Accepted]):
     """Owns the streams, their text, their usage, and the terminal event."""
 
     name = "output"
-    accepts = (StreamOpened, StepCommitted, SequencesAdmitted, SequencesClosed)
+    accepts = (StreamOpened, StepCommitted, SequencesAdmitted, SequencesClosed, DrainRequested)
 
     def __init__(
         self,
@@ -92,6 +99,8 @@ class Output(Actor[Accepted]):
                 for key in keys:
                     self._closed(key, reason, error)
                 self.trace.span("output.close", began)
+            case DrainRequested(reply=reply):
+                reply.send(None)
         self._tell_scheduler()
 
     def _opened(self, requests: Sequence[Request], channel: DeltaChannel) -> None:

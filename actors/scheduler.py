@@ -80,7 +80,7 @@ class Scheduler(Actor[Accepted]):
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_for_quiet: list[Reply[None]] = []
-        self._waiting_for_end: list[Reply[None]] = []
+        self._waiting_for_end: list[DrainRequested] = []
         self._unplanned = 0  # messages handled since the last attempt to plan
 
     def connect(
@@ -88,7 +88,7 @@ class Scheduler(Actor[Accepted]):
         cache_manager: Address[ReservationRequested | BlocksFilled | PrefixCacheResetRequested],
         device_worker: Address[StepPlanned],
         sampler: Address[StepPlanned],
-        output: Address[SequencesAdmitted | SequencesClosed],
+        output: Address[SequencesAdmitted | SequencesClosed | DrainRequested],
     ) -> None:
         self._to_cache, self._to_device = cache_manager, device_worker
         self._to_sampler, self._to_output = sampler, output
@@ -115,8 +115,8 @@ class Scheduler(Actor[Accepted]):
             case PauseChanged(paused=paused, reply=reply):
                 self.core.paused = paused
                 self._waiting_for_quiet.append(reply)
-            case DrainRequested(reply=reply):
-                self._waiting_for_end.append(reply)
+            case DrainRequested():
+                self._waiting_for_end.append(message)
             case PrefixCacheResetRequested():
                 self._to_cache.post(message)
         self._let_in()
@@ -268,7 +268,9 @@ class Scheduler(Actor[Accepted]):
         if self._waiting_for_quiet and (not self.core.paused or not self.core.uncommitted):
             _send_all(self._waiting_for_quiet)
         if self._waiting_for_end and not (self.core.has_work or self.core.uncommitted or self.outside):
-            _send_all(self._waiting_for_end)
+            for message in self._waiting_for_end:
+                self._to_output.post(message)  # which has the last commits before it
+            self._waiting_for_end.clear()
 
 
 def _send_all(replies: list[Reply[None]]) -> None:
