@@ -74,6 +74,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most alternatives per token that a request may ask for."""
     max_stop_ids: Count = 16
     """Width of the table of end ids, end-of-text included."""
+    trace_steps: Annotated[int, Meta(ge=0, le=65536)] = 2048
+    """Steps that the tracer remembers (some 10 KB each), so that the past can be dumped. 0: no tracing."""
+    stall_folder: str | None = None
+    """Where the trace of a stalled engine is left. None: the system's folder for temporary files."""
     cpu_backing: Literal["thread", "process"] = "thread"
     """Where a CPU device computes: nothing spawned, or a child process that hides all host work."""
 

@@ -22,6 +22,7 @@ from .intake import Submission
 from .opening import Opening, check_no_loop
 from .prompts import Prompt
 from .stream import Stream
+from .tracer import TraceSession
 from .types import Completion, Health, SamplingParams, Stats
 
 
@@ -36,18 +37,23 @@ class Engine:
         *,
         device: str | Device = "cpu",
         opener: Opener | None = None,
+        trace: str | Path | None = None,
     ) -> Opening[Engine]:
         """Opens the model in a checkpoint folder; None is the small model that ships with Stepahead.
 
         Use as `async with Engine.open(...) as engine`, as `engine = await Engine.open(...)` with a later
         `close`, or, in a script without a loop, as `with Engine.open(...) as engine` for `generate_sync`.
         `device` is a kind ("cpu") or an open device, which the engine then closes. `opener` replaces both.
+        `trace` writes the engine's whole life to a file, see `Engine.trace`.
         Raises `ConfigError` for knobs that model or device cannot honour, and other kinds of `EngineError`.
         """
         chosen, knobs = opener or model_opener(model, device), config or EngineConfig()
 
         async def open_here() -> Engine:
-            return cls(await chosen(knobs), knobs)
+            engine = cls(await chosen(knobs), knobs)
+            if trace is not None:
+                await engine._trace_life(Path(trace))
+            return engine
 
         return Opening(open_here)
 
@@ -57,6 +63,7 @@ class Engine:
         self.tokenizer = backend.tokenizer
         self._host = Host(backend, config)
         self.offline: asyncio.Runner | None = None  # the private loop of a script, see `Opening`
+        self._life: TraceSession | None = None
 
     # Generating.
 
@@ -69,13 +76,16 @@ class Engine:
         priority: int = 0,
         deadline: float | None = None,
         cache_salt: str | bytes = b"",
+        trace: bool | str | Path = False,
     ) -> Stream:
         """Output of one request as it is generated: an async generator of `Delta`.
 
         `prompt` is text, token ids, or messages (`role` and `content`). `request_id` is a label for `abort`
         and results; it need not be unique. A higher `priority` is served first. `deadline` is a time on the
         loop's clock (`loop.time() + seconds`) at which the stream ends with what there is. Requests with
-        different `cache_salt` never share cached prompts. Errors are raised by the first `anext`.
+        different `cache_salt` never share cached prompts. `trace` writes a trace of the engine while this
+        request is in, the request step by step, to that path (True: `stepahead-request-KEY.json` in the
+        working folder). Errors are raised by the first `anext`.
         """
         submission = Submission(
             prompt=prompt,
@@ -84,6 +94,7 @@ class Engine:
             priority=priority,
             deadline=deadline,
             cache_salt=cache_salt,
+            trace=trace,
         )
         return Stream(self._host.wiring.intake, submission)
 
@@ -188,6 +199,9 @@ class Engine:
     async def close(self) -> None:
         """Ends every stream with `EngineClosedError` and frees everything. Idempotent; bounded in time."""
         await self._host.close()
+        if self._life is not None:
+            life, self._life = self._life, None
+            await life.written()
 
     # Looking.
 
@@ -195,6 +209,32 @@ class Engine:
         """Totals since the engine opened, and the present state."""
         return self._host.wiring.stats()
 
+    def trace(self, path: str | Path, *, torch: bool = False) -> TraceSession:
+        """Writes what happens inside `async with engine.trace("run.json")` to a file for ui.perfetto.dev.
+
+        `python -m stepahead trace run.json` summarises and draws it. `.json.gz` is compressed. `torch` adds
+        what `torch.profiler` sees of operators and kernels, which slows them down. Files stop at 1 GiB.
+        Raises `TraceError` when the file cannot be written, at its begin or its end.
+        """
+        self._host.check()
+        return self._host.wiring.tracer.session(Path(path), torch=torch)
+
+    async def dump_trace(self, path: str | Path) -> None:
+        """Writes the last `EngineConfig.trace_steps` steps, which are always remembered, to a file.
+
+        For when something was slow just now. Raises `TraceError`.
+        """
+        await self._host.wiring.tracer.dump(Path(path))
+
     def health(self) -> Health:
         """Whether the engine can serve, and if not, why. Usable from any thread."""
         return self._host.health()
+
+    async def _trace_life(self, path: Path) -> None:
+        session = self.trace(path)
+        try:
+            await session.start()
+        except BaseException:
+            await self.close()
+            raise
+        self._life = session

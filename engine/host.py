@@ -11,6 +11,7 @@ closed.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import anyio
 
@@ -32,6 +33,8 @@ class Host:
     def __init__(self, backend: Backend, config: EngineConfig) -> None:
         self._backend = backend
         self._failure: ActorFailedError | None = None
+        self._stall_folder = config.stall_folder
+        self._dump: Path | None = None  # the trace of a stall
         self._paused = self._draining = False
         self._replies: set[Reply[None]] = set()
         self.wiring = Wiring(backend, config, self._failed)
@@ -103,6 +106,8 @@ class Host:
     def _failed(self, failure: ActorFailedError) -> None:
         """Called by the supervisor, once, before the other actors stop."""
         self._failure = failure
+        if isinstance(failure.__cause__, DeviceStalledError) and self.wiring.tracer.recorder.enabled:
+            self._dump = self.wiring.tracer.dump_in_background(self._stall_folder)
         self.wiring.intake.refuse(self._ending)
 
     def _ending(self) -> EngineError:
@@ -111,7 +116,10 @@ class Host:
             return EngineClosedError()
         cause = self._failure.__cause__
         if isinstance(cause, DeviceStalledError):
-            return DeviceStalledError(cause.step, cause.seconds)
+            stalled = DeviceStalledError(cause.step, cause.seconds)
+            if self._dump is not None:
+                stalled.add_note(f"a trace of the steps before is in {self._dump}")
+            return stalled
         error = EngineFailedError(self._failure.name)
         error.__cause__ = cause
         return error
@@ -126,6 +134,7 @@ class Host:
             self._free()
 
     def _free(self) -> None:
+        self.wiring.tracer.close()
         try:
             self._backend.close()
         except Exception:

@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -30,6 +32,7 @@ from .config import RequestLimits
 from .errors import EngineClosedError, EngineError, InvalidParameterError, WrongLoopError
 from .prompts import Prompt, is_long, prompt_tokens
 from .text.tokenizer import Tokenizer
+from .tracer import Tracer, TraceSession
 from .types import FinishReason, Request, ResolvedParams, SamplingParams
 from .validation import validate
 
@@ -45,16 +48,19 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     deadline: float | None
     cache_salt: str | bytes
+    trace: bool | str | Path = False
 
 
 class Registration:
     """One request that is in. Knows no stream, so that a dropped stream can be collected."""
 
-    __slots__ = ("_intake", "channel", "keys", "label", "reply")
+    __slots__ = ("_intake", "channel", "followed", "keys", "label", "reply", "trace")
 
     def __init__(self, intake: Intake, keys: tuple[int, ...], label: str | None, reply: Reply[None]) -> None:
         self._intake, self.keys, self.label, self.reply = intake, keys, label, reply
         self.channel = DeltaChannel(len(keys))
+        self.followed = False  # a trace shows it step by step
+        self.trace: TraceSession | None = None  # a file of its own
 
     def leave(self) -> None:
         """The caller wants no more of it. Idempotent; on the engine's loop."""
@@ -74,9 +80,11 @@ class Intake:
         queue_capacity: int,
         output: Address[StreamOpened],
         scheduler: Address[RequestSubmitted | RequestCancelled],
+        tracer: Tracer,
     ) -> None:
         self._limits, self._tokenizer, self._queue_capacity = limits, tokenizer, queue_capacity
         self._to_output, self._to_scheduler = output, scheduler
+        self.tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count(1)
         self._registered: dict[int, Registration] = {}
@@ -103,6 +111,9 @@ class Intake:
         )
         self._registered[registration.keys[0]] = registration
         try:
+            if submission.trace is not False:
+                await self._trace(registration, submission.trace)
+            self._follow(registration, requests)
             await self._send(requests, registration)
         except BaseException:
             self.leave(registration)
@@ -116,6 +127,18 @@ class Intake:
         except MailboxClosedError:
             raise self._closed() from None
         await registration.reply
+
+    async def _trace(self, registration: Registration, asked: str | Path | Literal[True]) -> None:
+        path = Path(f"stepahead-request-{registration.keys[0]}.json" if asked is True else asked)
+        session = self.tracer.session(path, only=frozenset(registration.keys))
+        await session.start()
+        registration.trace = session
+
+    def _follow(self, registration: Registration, requests: tuple[Request, ...]) -> None:
+        registration.followed = self.tracer.follow(registration.trace is not None)
+        for request in requests:
+            tokens = len(request.prompt) // 4
+            self.tracer.recorder.opened(request.key, request.label, tokens, registration.followed)
 
     async def _tokens(self, prompt: Prompt) -> npt.NDArray[np.int32]:
         arguments = prompt, self._tokenizer, self._limits.vocab_size, self._limits.context
@@ -156,8 +179,14 @@ class Intake:
 
     def leave(self, registration: Registration) -> None:
         """Unregisters a request and cancels what still runs of it."""
-        if self._registered.pop(registration.keys[0], None) is not None and not registration.channel.ended:
+        if self._registered.pop(registration.keys[0], None) is None:
+            return
+        if not registration.channel.ended:
             self._cancel(registration.keys)
+        if registration.followed:
+            self.tracer.unfollow()
+        if registration.trace is not None:
+            registration.trace.stop()
 
     def leave_threadsafe(self, registration: Registration) -> None:
         """The same from a finalizer: on any thread, at any moment, even after the loop has gone."""

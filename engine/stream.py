@@ -69,7 +69,11 @@ class Stream(AsyncGenerator[Delta, None]):
             raise
         if delta is None:
             self._leave()
+            if registration.trace is not None:
+                await registration.trace.written()
             raise StopAsyncIteration
+        if registration.followed:
+            self._intake.tracer.recorder.delivered(registration.keys[delta.index], len(delta.token_ids))
         return delta
 
     async def aclose(self) -> None:

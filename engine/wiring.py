@@ -6,6 +6,7 @@ place that knows all of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from stepahead.actors.actor import ActorFailedError, Supervisor
@@ -19,8 +20,10 @@ from .backend import Backend
 from .cache.core import CacheCore
 from .config import EngineConfig
 from .intake import Intake
+from .model.runner import BatchLayout
 from .scheduling.planner import SchedulingCore
 from .sizing import request_limits, scheduling_limits
+from .tracer import Tracer
 from .types import Stats
 
 
@@ -49,14 +52,19 @@ class Wiring:
             capacity=capacity,
         )
         self._connect()
+        self.tracer = Tracer(backend, config, asyncio.get_running_loop())
+        self.tracer.read_counters_by(self._counts)
         self.intake = Intake(
             self.limits,
             backend.tokenizer,
             config.queue_capacity,
             self.output.mailbox,
             self.scheduler.mailbox,
+            self.tracer,
         )
         actors = (self.scheduler, self.cache_manager, self.sampler, self.device_worker, self.output)
+        for actor in actors:
+            actor.trace = self.tracer.recorder
         self.supervisor = Supervisor(actors, on_failure)
 
     def _connect(self) -> None:
@@ -66,6 +74,25 @@ class Wiring:
         self.sampler.connect(device_worker, scheduler, output)
         self.device_worker.connect(sampler)
         self.output.connect(scheduler)
+
+    def _counts(self, layout: BatchLayout) -> tuple[tuple[int, ...], ...]:
+        """For the tracer, as `vocabulary.COUNTERS` groups them."""
+        core, decodes = self.scheduler.core, layout.decode_count
+        counts = core.counts()
+        verified = int(layout.row_starts[decodes]) if decodes < layout.slots.size else layout.rows
+        return (
+            (counts.running, counts.waiting + self.scheduler.outside.sequences),
+            (core.uncommitted,),
+            (verified, layout.rows - verified),
+            (self.cache_manager.core.free,),
+            (
+                len(self.scheduler.mailbox),
+                len(self.cache_manager.mailbox),
+                len(self.sampler.mailbox),
+                len(self.device_worker.mailbox),
+                len(self.output.mailbox),
+            ),
+        )
 
     def stats(self) -> Stats:
         """A consistent picture: all actors run on this loop, so none is in the middle of anything."""

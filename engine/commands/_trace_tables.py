@@ -28,9 +28,7 @@ class Tables:
         from rich import box
         from rich.table import Table
 
-        table = Table(
-            title=title, box=box.SIMPLE if self._console.is_terminal else None, title_justify="left"
-        )
+        table = Table(box=box.SIMPLE if self._console.is_terminal else None)
         for number, column in enumerate(header):
             words = number < texts or column in ("reason", "meaning")
             table.add_column(column, justify="left" if words else "right")

@@ -90,7 +90,10 @@ class Pump:
             file.flush()
 
     def _end(self, closing: _Closing) -> None:
-        closing.file.write_events(closing.events)
+        try:
+            closing.file.write_events(closing.events)
+        except Exception as error:  # of whatever makes the events; the file is whole without them
+            closing.file.error = error
         closing.file.close(closing.time)
         with self._lock:
             self._files.remove(closing.file)

@@ -34,7 +34,7 @@ class TraceFile:
         self.records = 0
         self.lost_some = False  # records came faster than they were taken
         self.truncated = False
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self._write(encoder.head(facts))
 
     def write(self, records: list[Record]) -> None:

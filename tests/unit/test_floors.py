@@ -18,7 +18,7 @@ FOLDERS = ("engine", "actors", "devices", "recipe")
 FACE = (
     "stepahead.engine.engine",
     *(f"stepahead.engine.{part}" for part in ("backend", "batches", "host", "intake", "opening")),
-    *(f"stepahead.engine.{part}" for part in ("stream", "wiring")),
+    *(f"stepahead.engine.{part}" for part in ("stream", "tracer", "wiring")),
     "stepahead.engine.public",
     "stepahead.engine.__main__",
     "stepahead.engine.commands",
