@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepahead.devices.device import Device
 
 from .config import EngineConfig
 from .errors import ConfigError
-from .model.runner import Runner
+from .model.runner import Runner, RunnerShape
 from .sizing import runner_shape
 from .text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .model.remote import RunnerFactory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,10 @@ def model_opener(path: str | Path | None, device: str | Device) -> Opener:
     """Opens the model in a folder (None: the one that ships with us) on a device."""
 
     async def open_backend(config: EngineConfig) -> Backend:
+        if config.cpu_backing == "process" and isinstance(device, Device):
+            raise ConfigError("cpu_backing", "process", "'thread' with a device that is open already")
+        if config.cpu_backing == "process" and device == "cpu":
+            return await _open_in_process(path, config)
         opening = asyncio.get_running_loop().run_in_executor(None, _open, path, config, device)
         try:
             return await asyncio.shield(opening)
@@ -58,17 +67,38 @@ def model_opener(path: str | Path | None, device: str | Device) -> Opener:
     return open_backend
 
 
-def _open(path: str | Path | None, config: EngineConfig, device: str | Device) -> Backend:
-    """Blocking. torch is imported here and not above, so that importing the engine stays cheap."""
-    import torch
+async def _open_in_process(path: str | Path | None, config: EngineConfig) -> Backend:
+    """A child of its own is the device: it loads the weights, which this process never holds."""
+    from .model.remote import open_remote
 
+    factory, shape, tokenizer = await asyncio.to_thread(_prepare_process, path, config)
+    return Backend(await open_remote(factory, shape), None, tokenizer)
+
+
+def _prepare_process(
+    path: str | Path | None, config: EngineConfig
+) -> tuple[RunnerFactory, RunnerShape, Tokenizer]:
+    """Blocking. What is wrong with the files is found here, where an error still has its type."""
+    from stepahead.devices.host_memory import host_memory
+
+    from .model.opening import BUILT_IN, check_weights, describe, numerics_for, open_runner
+
+    folder = BUILT_IN if path is None else Path(path)
+    described = describe(folder, numerics_for("cpu"))
+    check_weights(described)
+    shape = runner_shape(config, described.facts, _free_bytes(host_memory().free, "cpu", folder))
+    return functools.partial(open_runner, folder), shape, described.tokenizer
+
+
+def _open(path: str | Path | None, config: EngineConfig, device: str | Device) -> Backend:
+    """Blocking. torch is imported below here and not above, so that importing the engine stays cheap."""
     from .model.opening import BUILT_IN, describe, numerics_for, open_runner
 
     folder = BUILT_IN if path is None else Path(path)
     opened = _device(device)
     try:
-        described = describe(folder, numerics_for(torch.device(opened.torch_device)))
-        free_bytes = _free_bytes(opened, folder)
+        described = describe(folder, numerics_for(opened.torch_device))
+        free_bytes = _free_bytes(opened.memory().free, opened.capabilities.kind, folder)
         shape = runner_shape(config, described.facts, free_bytes)
         return Backend(open_runner(folder, shape, opened), opened, described.tokenizer)
     except BaseException:
@@ -86,11 +116,10 @@ def _device(device: str | Device) -> Device:
     raise ConfigError("device", device, "'cpu', or an open device")
 
 
-def _free_bytes(device: Device, folder: Path) -> int:
+def _free_bytes(free: int, kind: str, folder: Path) -> int:
     """What the caches may share. A CPU's memory belongs to the whole program: a default must be modest."""
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    free = device.memory().free - weights
-    return min(free, CPU_CACHE_BYTES) if device.capabilities.kind == "cpu" else free
+    left = free - sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return min(left, CPU_CACHE_BYTES) if kind == "cpu" else left
 
 
 def _close_unwanted(opening: asyncio.Future[Backend]) -> None:

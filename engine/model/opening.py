@@ -64,11 +64,11 @@ class OpenModel:
     model: Model
 
 
-def numerics_for(device: torch.device) -> Numerics:
+def numerics_for(device: torch.device | str) -> Numerics:
     """The types a model runs in where nobody chose: float32 on a CPU, whose steps are bound by dispatch and
     whose results others compare with; bfloat16 on a GPU, which has matrix units for it.
     """
-    return exact(torch.float32 if device.type == "cpu" else torch.bfloat16)
+    return exact(torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
 
 
 def describe(folder: Path | None, numerics: Numerics) -> ModelDescription:
@@ -100,6 +100,14 @@ def load_model(
         raise ModelFilesError(described.folder, error) from error
     placed_map = None if token_map is None else token_map.to(device)
     return Model(config, weights, described.numerics, token_map=placed_map)
+
+
+def check_weights(described: ModelDescription) -> None:
+    """Compare the files with the configuration, without reading a weight. Raises `ModelFilesError`."""
+    try:
+        _checkpoint(described.folder, described.config)
+    except (OSError, ValueError) as error:
+        raise ModelFilesError(described.folder, error) from error
 
 
 def open_model(
