@@ -25,7 +25,8 @@ def _attend(sink: Tensor, index: Tensor, query: Tensor | None = None, pool: Tens
     """Window-only attention of random queries over a random pool."""
     query = _random(ROWS, HEADS, DIM) if query is None else query
     pool = _random(POOL, DIM, seed=1) if pool is None else pool
-    return attention.sparse_attention(query, pool, index, None, None, sink, DIM**-0.5)
+    keys = attention.KeyIndex.of(index, query.dtype)
+    return attention.sparse_attention(query, pool, keys, None, None, sink, DIM**-0.5)
 
 
 def _key_index() -> Tensor:
@@ -55,8 +56,9 @@ def test_invariant_22_an_overwhelming_sink_leaves_nothing() -> None:
 def test_invariant_22_a_row_without_keys_gives_zero(sink: float, rounded: bool) -> None:
     index = _key_index()
     index[3] = -1
+    keys = attention.KeyIndex.of(index, torch.float64)
     outputs = attention.sparse_attention(
-        _random(ROWS, HEADS, DIM), _random(POOL, DIM, seed=1), index, None, None,
+        _random(ROWS, HEADS, DIM), _random(POOL, DIM, seed=1), keys, None, None,
         torch.full((HEADS,), sink, dtype=torch.float64), DIM**-0.5, round_probabilities=rounded,
     )  # fmt: skip
     assert torch.equal(outputs[3], torch.zeros_like(outputs[3]))

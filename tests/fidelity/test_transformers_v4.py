@@ -159,7 +159,10 @@ def test_attention_core_over_window_and_entries_with_a_sink(config: ModelConfig)
     expected, _ = peer.eager_attention_forward(
         module, query.transpose(0, 1)[None], keys, keys, mask[None, None], scaling=dim**-0.5
     )
-    index = [torch.where(sees, torch.arange(sees.shape[1]), -1) for sees in (sees_window, sees_entry)]
+    index = [
+        attention.KeyIndex.of(torch.where(sees, torch.arange(sees.shape[1]), -1), torch.float32)
+        for sees in (sees_window, sees_entry)
+    ]
     ours = attention.sparse_attention(query, window, index[0], compressed, index[1], module.sinks, dim**-0.5)
     assert_equal(ours, expected[0])
     assert not ours[3].any()

@@ -22,12 +22,26 @@ KEY_TILE = 64
 """Keys over which the publisher's kernel keeps one running maximum (model_spec 2.5, level N1)."""
 
 
+class KeyIndex(NamedTuple):
+    """Which keys each row sees: computed once, used by every layer that sees the same ones."""
+
+    slots: Tensor  # [rows * keys], places of a pool; 0 where there is no key
+    bias: Tensor  # [rows, keys], 0 where there is a key, else -inf, in a wide type
+
+    @classmethod
+    def of(cls, index_rows_keys: Tensor, wide: torch.dtype) -> KeyIndex:
+        """From places of a pool, -1 for no key."""
+        missing = index_rows_keys < 0
+        bias = torch.zeros(missing.shape, dtype=wide, device=missing.device).masked_fill_(missing, -torch.inf)
+        return cls(index_rows_keys.clamp(min=0).flatten(), bias)
+
+
 def sparse_attention(
     query_rows_heads_dim: Tensor,
     window_pool: Tensor,
-    window_index: Tensor,
+    window_index: KeyIndex,
     entry_pool: Tensor | None,
-    entry_index: Tensor | None,
+    entry_index: KeyIndex | None,
     sink_heads: Tensor,
     scale: float,
     *,
@@ -35,16 +49,16 @@ def sparse_attention(
 ) -> Tensor:
     """Attention outputs `[rows, heads, dim]` in the type of the queries; rows without keys give zero.
 
-    Pools are `[slots, dim]`; indices are `[rows, keys]` into them, -1 for no key. With `round_probabilities`
-    the probabilities are rounded to the query type tile by tile before the value product, as in the
-    publisher's low-precision kernel; the denominator keeps the unrounded ones.
+    Pools are `[slots, dim]`. With `round_probabilities` the probabilities are rounded to the query type tile
+    by tile before the value product, as in the publisher's low-precision kernel; the denominator keeps the
+    unrounded ones.
     """
     wide = wide_dtype(query_rows_heads_dim.dtype)
     query = query_rows_heads_dim.to(wide)
     sink = sink_heads.to(wide)
-    parts = [_Keys.gather(window_pool, window_index, wide)]
+    parts = [_Keys.gather(window_pool, window_index)]
     if entry_pool is not None and entry_index is not None:
-        parts.append(_Keys.gather(entry_pool, entry_index, wide))
+        parts.append(_Keys.gather(entry_pool, entry_index))
     if round_probabilities:
         keys = torch.cat([part.keys for part in parts], dim=1)
         scores = torch.cat([part.scores(query, scale) for part in parts], dim=-1)
@@ -53,19 +67,15 @@ def sparse_attention(
 
 
 class _Keys(NamedTuple):
-    """Gathered keys `[rows, keys, dim]` and an additive mask `[rows, keys]`: 0 where there is a key, else
-    -inf."""
+    """Gathered keys `[rows, keys, dim]` with their mask."""
 
     keys: Tensor
     bias: Tensor
 
     @classmethod
-    def gather(cls, pool: Tensor, index_rows_keys: Tensor, dtype: torch.dtype) -> _Keys:
-        rows, count = index_rows_keys.shape
-        missing = index_rows_keys < 0
-        keys = pool.index_select(0, index_rows_keys.clamp(min=0).view(-1)).view(rows, count, -1)
-        bias = torch.zeros(rows, count, dtype=dtype, device=missing.device).masked_fill_(missing, -torch.inf)
-        return cls(keys.to(dtype), bias)
+    def gather(cls, pool: Tensor, index: KeyIndex) -> _Keys:
+        keys = pool.index_select(0, index.slots).view(*index.bias.shape, -1)
+        return cls(keys.to(index.bias.dtype), index.bias)
 
     def scores(self, query_rows_heads_dim: Tensor, scale: float) -> Tensor:
         """`[rows, heads, keys]`."""

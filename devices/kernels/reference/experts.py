@@ -50,11 +50,10 @@ class ExpertOrder:
     def __init__(self, chosen_rows_k: Tensor, experts: int) -> None:
         flat = chosen_rows_k.reshape(-1)
         self.top_k = chosen_rows_k.shape[1]
-        self.order = flat.argsort(stable=True)
-        self.inverse = torch.empty_like(self.order)
-        self.inverse[self.order] = torch.arange(flat.numel(), device=flat.device)
+        ordered, self.order = flat.sort(stable=True)
+        self.inverse = self.order.argsort()
         bounds = torch.arange(experts, device=flat.device)
-        self.ends = torch.searchsorted(flat[self.order], bounds, right=True).to(torch.int32)
+        self.ends = torch.searchsorted(ordered, bounds, right=True, out_int32=True)
 
     def grouped(self, x_rows_dim: Tensor) -> Tensor:
         """Each row once for each expert it goes to, sorted by expert."""

@@ -91,9 +91,9 @@ class Attention:
         attended = sparse_attention(
             query,
             pool,
-            window.gather,
+            window.keys,
             caches.entries[role.kv_source] if role.kv_source is not None else None,
-            chosen.slots if chosen is not None else None,
+            chosen.keys if chosen is not None else None,
             self._weights.sink,
             self._config.head_dim**-0.5,
             round_probabilities=self._numerics.quantized,

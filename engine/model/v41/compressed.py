@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stepahead.devices.kernels.reference import indexer
+from stepahead.devices.kernels.reference.attention import KeyIndex
 from stepahead.devices.kernels.reference.compressor import pool_group
 from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
 from stepahead.devices.kernels.reference.rotary import rotate_
@@ -24,10 +25,10 @@ from .weights import CompressorWeights, IndexerWeights
 
 @dataclass(frozen=True)
 class Chosen:
-    """The top-k of one index source: entry numbers for people, pool slots for attention. -1 where none."""
+    """The top-k of one index source: entry numbers for people, places of the pool for attention."""
 
-    entries: Tensor  # [rows, index_topk] or fewer, ascending
-    slots: Tensor
+    entries: Tensor  # [rows, index_topk] or fewer, ascending, -1 where none
+    keys: KeyIndex
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Compressor:
         pool = caches.groups[self._role.layer_id]
         rows = value_gate.shape[0]
         pool[index.staging : index.staging + rows] = value_gate
-        members = pool[index.gather.clamp(min=0)]
+        members = pool.index_select(0, index.keys.slots).view(rows, self._role.ratio, -1)
         values, gates = members.chunk(2, dim=-1)
         pooled = pool_group(values, gates).to(self._numerics.dtype)
         pool.index_copy_(0, index.store, value_gate)
@@ -111,7 +112,8 @@ class Indexer:
             entries = _visible_entries(index.visible, available)
         else:
             entries = self._best(inputs_rows_dim, query_latent, step, caches, selections, probe)
-        return Chosen(entries, entry_slots(entries, step.rows, step.block_table, index.per_block))
+        slots = entry_slots(entries, step.rows, step.block_table, index.per_block)
+        return Chosen(entries, KeyIndex.of(slots, self._numerics.wide))
 
     def _publishes_candidates(self, available: int) -> bool:
         blocks = -(-available // self._config.candidate_block_size)
@@ -157,11 +159,12 @@ class Indexer:
         """Scores of every entry of a row's sequence: `[rows, entries]`, -inf where not visible."""
         tiles = step.rows.tiles
         members = _tile_rows(step.rows, tiles)
-        keys = self._keys(caches)[step.block_table[tiles.sequence]].flatten(1, 2)
+        blocks = step.block_table.index_select(0, tiles.sequence)
+        keys = _take(self._keys(caches), blocks).flatten(1, 2)
         scores = indexer.index_scores(
-            query[members], keys, head_weights[members], narrow=self._numerics.quantized
+            _take(query, members), keys, _take(head_weights, members), narrow=self._numerics.quantized
         )
-        scores = scores.flatten(0, 1)[_row_places(step.rows, tiles)]
+        scores = scores.flatten(0, 1).index_select(0, _row_places(step.rows, tiles))
         entry = torch.arange(scores.shape[1], device=scores.device)
         visible = step.entries[self._role.ratio].visible
         return scores.masked_fill_(entry >= visible.unsqueeze(1), -torch.inf)
@@ -176,7 +179,7 @@ class Indexer:
         entries = (blocks.unsqueeze(-1) * size + within).flatten(1)
         hidden = (entries < 0) | (entries >= index.visible.unsqueeze(1))
         slots = entry_slots(entries.masked_fill(hidden, 0), step.rows, step.block_table, index.per_block)
-        keys = self._keys(caches).flatten(0, 1)[slots]
+        keys = _take(self._keys(caches).flatten(0, 1), slots)
         scores = indexer.index_scores(
             query.unsqueeze(1), keys, head_weights.unsqueeze(1), narrow=self._numerics.quantized
         )
@@ -184,6 +187,13 @@ class Indexer:
             scores.squeeze(1).masked_fill_(hidden, -torch.inf), self._config.index_topk
         )
         return entries.gather(1, best.clamp(min=0)).masked_fill_(best < 0, -1)
+
+
+def _take(source: Tensor, index: Tensor) -> Tensor:
+    """`source[index]` for an index of several dimensions. Indexing copies such rows element by element on a
+    CPU; selecting copies them whole, four times as fast.
+    """
+    return source.index_select(0, index.flatten()).view(*index.shape, *source.shape[1:])
 
 
 def _visible_entries(visible: Tensor, available: int) -> Tensor:

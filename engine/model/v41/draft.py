@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stepahead.devices.kernels.reference.attention import KeyIndex
 from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
 
 from .caches import Caches, window_ring
@@ -141,7 +142,8 @@ class DraftBlock:
         main = (state_slot.unsqueeze(1) * ring + seen % ring).masked_fill(seen < 0, -1)
         own = staging + start.unsqueeze(1) + places
         gather = torch.cat((main, own), dim=1).repeat_interleave(block, dim=0)
-        window = RingIndex(staging, gather, torch.zeros_like(position))
-        turns = {0: self._tables.window[position]}
+        keys = KeyIndex.of(gather, self._numerics.wide)
+        window = RingIndex(staging, keys, torch.zeros_like(position))
+        turns = {0: self._tables.window.index_select(0, position)}
         table = torch.zeros(sequences, 1, dtype=torch.int64, device=device)
         return StepIndex(rows, table, window, {}, {}, turns, {}, None)

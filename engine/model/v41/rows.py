@@ -27,6 +27,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.reference.attention import KeyIndex
+
 BLOCK_TOKENS = 128
 """Tokens of one block of paged keys; even, so that a ratio-2 group never straddles two blocks."""
 
@@ -105,12 +107,19 @@ class RingIndex:
     """Where rows find the last positions of their sequence, and where they leave their own."""
 
     staging: int  # first staging slot of the pool
-    gather: Tensor  # [rows, width] pool slots of the last `width` positions, ascending; -1 where none
+    keys: KeyIndex  # of each row, the pool slots of the last `width` positions, ascending
     store: Tensor  # [rows] ring slot of the row, a scratch slot where it must not be kept
 
 
 def ring_index(
-    rows: Rows, state_slot: Tensor, *, width: int, ring: int, slots: int, floor: Tensor | None = None
+    rows: Rows,
+    state_slot: Tensor,
+    *,
+    width: int,
+    ring: int,
+    slots: int,
+    wide: torch.dtype,
+    floor: Tensor | None = None,
 ) -> RingIndex:
     """Index a pool of `slots` rings of `ring` positions followed by staging.
 
@@ -131,7 +140,8 @@ def ring_index(
     after_chunk = rows.first_position[sequence] + rows.length[sequence]
     kept = (position >= after_chunk - ring) & (position >= lowest) & (slot > 0)
     scratch = 1 + position % (ring - 1)
-    return RingIndex(staging, gather, torch.where(kept, slot * ring + position % ring, scratch))
+    store = torch.where(kept, slot * ring + position % ring, scratch)
+    return RingIndex(staging, KeyIndex.of(gather, wide), store)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class StepIndexer:
     ) -> None:
         self._config = config
         self._tables = tables
+        self._wide = tables.window.dtype
         self._slots = shape.state_slots
         self._ratios = sorted({role.ratio for role in roles if role.ratio})
 
@@ -87,6 +88,8 @@ class StepIndexer:
 
     def consumers(self, batch: Batch, producers: StepIndex) -> StepIndex:
         """The rows that go on above the boundary, with the truncated windows of prompts."""
+        if batch.retained is None and batch.consumer_floor is batch.window_floor:
+            return producers
         if batch.retained is None:
             window = self._window(batch.rows, batch, batch.consumer_floor)
             return _with_window(producers, window)
@@ -97,11 +100,19 @@ class StepIndexer:
     def _window(self, rows: Rows, batch: Batch, floor: Tensor) -> RingIndex:
         ring = window_ring(self._config)
         width = self._config.sliding_window
-        return ring_index(rows, batch.state_slot, width=width, ring=ring, slots=self._slots, floor=floor)
+        return ring_index(
+            rows,
+            batch.state_slot,
+            width=width,
+            ring=ring,
+            slots=self._slots,
+            wide=self._wide,
+            floor=floor,
+        )
 
     def _group(self, rows: Rows, batch: Batch, ratio: int) -> RingIndex:
         ring = group_ring(self._config, ratio)
-        return ring_index(rows, batch.state_slot, width=ratio, ring=ring, slots=self._slots)
+        return ring_index(rows, batch.state_slot, width=ratio, ring=ring, slots=self._slots, wide=self._wide)
 
     def _index(self, rows: Rows, batch: Batch, floor: Tensor, image_mask: Tensor | None) -> StepIndex:
         entries = {r: entry_index(rows, batch.block_table, r, batch.entry_floor) for r in self._ratios}
@@ -111,8 +122,8 @@ class StepIndexer:
             window=self._window(rows, batch, floor),
             groups={r: self._group(rows, batch, r) for r in self._ratios if r > 1},
             entries=entries,
-            turns={r: self._tables.of(r)[rows.position] for r in (0, *self._ratios)},
-            entry_turns={r: self._tables.of(r)[index.position] for r, index in entries.items()},
+            turns={r: self._tables.of(r).index_select(0, rows.position) for r in (0, *self._ratios)},
+            entry_turns={r: self._tables.of(r).index_select(0, i.position) for r, i in entries.items()},
             image_mask=image_mask,
         )
 
