@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,12 @@ def open_hashed(
     latency: Latency = lambda label: 0.0,
     fault: Fault = lambda label: None,
     tokenizer: Tokenizer | None = None,
+    trace: Path | None = None,
     **knobs: Any,
 ) -> Opening[Engine]:
     """An engine of `SMALL` knobs, changed by `knobs`."""
     opener = hashed_opener(model, latency=latency, fault=fault, tokenizer=tokenizer)
-    return Engine.open(config=EngineConfig(**{**SMALL, **knobs}), opener=opener)
+    return Engine.open(config=EngineConfig(**{**SMALL, **knobs}), opener=opener, trace=trace)
 
 
 class SlowRunner(HashedRunner):
