@@ -52,14 +52,6 @@ def the_last_new_block_is_not_told(patch: Patch) -> None:
     _plans(patch, lambda plan: {"table_updates": plan.table_updates[:-1]})
 
 
-def a_window_is_kept_after_it_has_moved_on(patch: Patch) -> None:
-    def late(self: Any, slot: int) -> bool:
-        reached = self._ledger.cached[slot] + self._ledger.inflight[slot]
-        return bool(self.next_position[slot] <= reached)
-
-    patch.setattr(WindowSaves, "_reaches", late)
-
-
 def a_commit_is_applied_to_whoever_is_in_the_slot(patch: Patch) -> None:
     commit = Ledger.commit
 
@@ -183,7 +175,6 @@ MISTAKES: tuple[Mistake, ...] = (
     a_kept_window_is_not_restored,
     the_history_before_a_chunk_is_lost,
     the_last_new_block_is_not_told,
-    a_window_is_kept_after_it_has_moved_on,
     a_commit_is_applied_to_whoever_is_in_the_slot,
     tokens_of_a_preempted_sequence_are_dropped,
     a_block_is_lost_when_a_sequence_leaves,

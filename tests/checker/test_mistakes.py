@@ -1,0 +1,53 @@
+"""The checker sees classic mistakes, and makes the scripts that show them small."""
+
+from __future__ import annotations
+
+import pytest
+
+from .check import Verdict, check
+from .generate import generate
+from .mistakes import MISTAKES, Mistake, the_last_new_block_is_not_told
+from .script import Client, Event, Script
+from .shrink import shrink
+
+PATIENCE = 150
+"""Seeds to try; most mistakes show within ten."""
+
+
+def _first_failure() -> tuple[Script, Verdict]:
+    for seed in range(PATIENCE):
+        script = generate(seed)
+        verdict = check(script)
+        if not verdict.right:
+            return script, verdict
+    raise AssertionError(f"{PATIENCE} workloads found nothing wrong")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_seen(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    _first_failure()
+
+
+def test_a_failing_script_becomes_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    the_last_new_block_is_not_told(monkeypatch)
+    script, verdict = _first_failure()
+    small = shrink(script, lambda candidate: check(candidate).kind == verdict.kind)
+    assert check(small).kind == verdict.kind
+    assert len(small.clients) <= 1
+    assert not small.events
+
+
+def test_shrinking_keeps_what_matters_and_nothing_else() -> None:
+    clients = tuple(
+        Client(prompt=(i, i, i, i), at=float(i), max_tokens=20, temperature=1.0) for i in range(9)
+    )
+    script = Script(clients=clients, events=(Event(at=1.0, kind="reset"),) * 3, close_at=3.0)
+
+    def fails(candidate: Script) -> bool:
+        longest = max((len(client.prompt) for client in candidate.clients), default=0)
+        return longest >= 3 and any(client.max_tokens == 20 for client in candidate.clients)
+
+    small = shrink(script, fails)
+    assert fails(small)
+    assert small == Script(clients=(Client(prompt=(0, 0, 0), max_tokens=20),))
