@@ -1,0 +1,220 @@
+"""Request bodies of every kind, valid and then broken in one to three places.
+
+Plain `random` instead of strategies: a mutation needs the whole body at hand, and what matters is how many
+are tried. Tests draw the seed with hypothesis.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+Body = dict[str, Any]
+Path = list[str | int]
+
+PNG = "data:image/png;base64,AAAA"
+SCALARS: list[Any] = [
+    None, True, False, 0, 1, 2, -1, 17, 21, 255, 256, 2**32 - 1, 2**32, 2**63, 2**64,
+    0.0, 0.5, 1.0, 1.5, 2.5, -0.5, 1e-7, "", "a", "json", "a b", "é" * 70, "x" * 129,
+    "none", "auto", "required", "any", "high", "max", "zz", "1", "object", "https://x.test/a", "ftp://x", PNG,
+    "data:image/bmp;base64,AAAA", "data:image/png;base64,!!", "x-anthropic-billing-header: a",
+    [], {}, [[]], [{}], ["a"], ["a", ""], [1], {"type": "object"}, {"type": "zz"},
+]  # fmt: skip
+SCHEMAS: list[Any] = [
+    {"type": "object"},
+    {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number", "minimum": 1}}}},
+    {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": ["null"]}}}}},
+    {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {"type": "integer"}]}}},
+    {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+    {},
+    True,
+    None,
+    {"type": "object", "properties": {"a": {"type": "foo"}}},
+]
+
+
+def paths(value: Any, prefix: Path | None = None) -> list[Path]:
+    """Every place in a body, the body itself excepted."""
+    found: list[Path] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        path = [*(prefix or []), key]
+        found.append(path)
+        found += paths(inner, path)
+    return found
+
+
+def _parent(body: Any, path: Path) -> Any:
+    for key in path[:-1]:
+        body = body[key]
+    return body
+
+
+def mutate(rng: random.Random, body: Body, donors: list[Any]) -> Body:
+    """One change somewhere: deleted, replaced, repeated, swapped, or a piece of another body put in."""
+    body = copy.deepcopy(body)
+    places = paths(body)
+    if not places:
+        return body
+    path = rng.choice(places)
+    parent, key = _parent(body, path), path[-1]
+    action = rng.randrange(6)
+    if action == 0:
+        del parent[key]
+    elif action == 1 and isinstance(parent, list):
+        parent.insert(rng.randrange(len(parent) + 1), copy.deepcopy(parent[key]))
+    elif action == 2 and isinstance(parent, list):
+        rng.shuffle(parent)
+    elif action == 3:
+        parent[key] = copy.deepcopy(rng.choice(donors))
+    elif action == 4 and isinstance(parent, dict):
+        parent[rng.choice(_FIELDS)] = copy.deepcopy(rng.choice(SCALARS))
+    else:
+        parent[key] = copy.deepcopy(_like(rng, parent[key]))
+    return body
+
+
+_FIELDS = ("type", "role", "content", "name", "strict", "id", "text", "detail", "prefix", "description")
+
+
+def _like(rng: random.Random, value: Any) -> Any:
+    """Another value, mostly of the same type: wrong types are refused early and hide the rest."""
+    same = [other for other in SCALARS if type(other) is type(value)]
+    return rng.choice(same) if same and rng.random() < 0.8 else rng.choice(SCALARS)
+
+
+def _maybe(rng: random.Random, body: Body, key: str, value: Callable[[], Any], chance: float = 0.3) -> None:
+    if rng.random() < chance:
+        body[key] = value()
+
+
+def _common(rng: random.Random, body: Body) -> None:
+    _maybe(rng, body, "temperature", lambda: rng.choice([0, 0.3, 1, 2]), 0.2)
+    _maybe(rng, body, "top_p", lambda: rng.choice([0.1, 0.95, 0.97, 1]), 0.2)
+    _maybe(rng, body, "stream", lambda: rng.random() < 0.5, 0.3)
+
+
+def text(rng: random.Random) -> str:
+    return rng.choice(_TEXTS)
+
+
+_TEXTS = ("hi", "", "json", "a\n\nb", "<｜User｜>", "<｜image｜>", "你好", "x-anthropic-billing-header: y")
+
+
+def image_url(rng: random.Random) -> str:
+    return rng.choice(["https://x.test/a.png", PNG, "HTTP://x", "data:image/jpg;base64,AA=="])
+
+
+# Chat Completions
+
+
+def _chat_content(rng: random.Random, images: bool = True) -> Any:
+    if rng.random() < 0.6:
+        return text(rng)
+    parts: list[Body] = []
+    for _ in range(rng.randrange(3)):
+        kind = rng.randrange(4 if images else 1)
+        if kind < 2:
+            parts.append({"type": "text", "text": text(rng)})
+        elif kind == 2:
+            url: Body = {"url": image_url(rng)}
+            _maybe(rng, url, "detail", lambda: rng.choice(["low", "high", "auto", "original"]))
+            parts.append({"type": "image_url", "image_url": url})
+        else:
+            parts.append({"type": "file", "file_data": rng.choice([PNG, "data:application/pdf;base64,AA=="])})
+    return parts
+
+
+def _chat_messages(rng: random.Random) -> list[Body]:
+    messages: list[Body] = []
+    if rng.random() < 0.4:
+        messages.append({"role": "system", "content": _chat_content(rng)})
+    for turn in range(rng.randrange(1, 4)):
+        messages.append({"role": "user", "content": _chat_content(rng)})
+        if rng.random() < 0.15:
+            messages.append({"role": "latest_reminder", "content": text(rng)})
+        if turn == 0 or rng.random() < 0.6:
+            assistant: Body = {"role": "assistant", "content": _chat_content(rng, images=False)}
+            _maybe(rng, assistant, "reasoning_content", lambda: text(rng), 0.5)
+            messages.append(assistant)
+            if rng.random() < 0.5:
+                ids = rng.sample(["1", "2", "call_10"], rng.randrange(1, 3))
+                assistant["tool_calls"] = [_chat_call(rng, i) for i in ids]
+                _maybe(rng, assistant, "content", lambda: None)
+                rng.shuffle(ids)
+                messages += [{"role": "tool", "tool_call_id": i, "content": _chat_content(rng)} for i in ids]
+    if rng.random() < 0.15:
+        prefix: Body = {"role": "assistant", "content": text(rng), "prefix": True}
+        messages.append(prefix | {"reasoning_content": text(rng)})
+    return messages
+
+
+def _chat_call(rng: random.Random, call_id: str) -> Body:
+    function = {"name": "f", "arguments": rng.choice(["{}", "x"])}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _chat_tool(rng: random.Random, name: str, strict: bool) -> Body:
+    function: Body = {"name": name}
+    _maybe(rng, function, "description", lambda: text(rng))
+    _maybe(rng, function, "parameters", lambda: rng.choice(SCHEMAS), 0.7)
+    if strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _chat_format(rng: random.Random) -> Body:
+    schema: Body = {"schema": rng.choice(SCHEMAS), "name": "n"}
+    _maybe(rng, schema, "strict", lambda: True)
+    return rng.choice(
+        [{"type": "text"}, {"type": "json_object"}, {"type": "regex", "regex": "[ab]"},
+         {"type": "json_schema", "json_schema": schema}]
+    )  # fmt: skip
+
+
+def chat(rng: random.Random) -> Body:
+    body: Body = {
+        "model": rng.choice(["DeepSeek-V4.1-Flash", "DeepSeek-V4.1-Flash", "DeepSeek-V4-Pro"]),
+        "messages": _chat_messages(rng),
+    }
+    _common(rng, body)
+    strict = rng.random() < 0.3
+    _maybe(rng, body, "tools", lambda: [_chat_tool(rng, n, strict) for n in rng.choice(["f", "fg", ""])], 0.5)
+    named = {"type": "function", "function": {"name": rng.choice("fgh")}}
+    _maybe(rng, body, "tool_choice", lambda: rng.choice(["none", "auto", "required", named]))
+    _maybe(rng, body, "thinking", lambda: {"type": rng.choice(["enabled", "disabled", "adaptive"])}, 0.5)
+    _maybe(rng, body, "reasoning_effort", lambda: rng.choice(EFFORTS))
+    _maybe(rng, body, "response_format", lambda: _chat_format(rng))
+    _maybe(rng, body, "max_tokens", lambda: rng.choice([1, 64, 393216, 393217]))
+    _maybe(rng, body, "stop", lambda: rng.choice(["a", ["a", "b"], [], ["a"] * 17]))
+    _maybe(rng, body, "logprobs", lambda: True)
+    _maybe(rng, body, "top_logprobs", lambda: rng.choice([0, 20, 21]))
+    _maybe(rng, body, "seed", lambda: rng.choice([0, 7, 2**63 - 1, 2**63]))
+    _maybe(rng, body, "presence_penalty", lambda: rng.choice([-2, 0.5, 2.5]), 0.1)
+    _maybe(rng, body, "frequency_penalty", lambda: rng.choice([-2, 0.5, 2.5]), 0.1)
+    _maybe(rng, body, "stream_options", lambda: {"include_usage": True}, 0.1)
+    return body
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
+OPTIONS: list[Body] = [
+    {}, {}, {}, {"default_thinking_mode": False}, {"reasoning_content_behavior": "Reject"},
+    {"messages_web_search": "Drop"}, {"responses_web_search": "Reject"},
+    {"thinking_max_tokens_upper_bound": 50, "non_thinking_max_tokens_upper_bound": 20},
+]  # fmt: skip
+BODIES: dict[str, Callable[[random.Random], Body]] = {"chat": chat}
+
+
+def case(rng: random.Random, protocol: str) -> tuple[Body, Body]:
+    """A body and conversion options; three in four bodies were changed in one to three places."""
+    build = BODIES[protocol]
+    body = build(rng)
+    donor = build(rng)
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        places = paths(donor)
+        donors = [_parent(donor, path)[path[-1]] for path in rng.sample(places, min(8, len(places)))]
+        body = mutate(rng, body, donors)
+    return body, rng.choice(OPTIONS)
