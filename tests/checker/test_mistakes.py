@@ -50,4 +50,4 @@ def test_shrinking_keeps_what_matters_and_nothing_else() -> None:
 
     small = shrink(script, fails)
     assert fails(small)
-    assert small == Script(clients=(Client(prompt=(0, 0, 0), max_tokens=20),))
+    assert small == Script(clients=(Client(prompt=(8, 8, 8), max_tokens=20),))
