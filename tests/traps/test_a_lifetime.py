@@ -7,10 +7,11 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
 import pytest
+import pytest_asyncio
 
 from stepahead import (
     DeviceStalledError,
@@ -380,3 +381,50 @@ async def test_closing_ends_every_stream_once() -> None:
     with pytest.raises(EngineClosedError):
         await engine.generate(prompt_of(5), SHORT)
     await engine.close()
+
+
+async def test_a10_an_engine_opened_by_one_task_serves_others() -> None:
+    """As in an ASGI lifespan: opened and closed by one task, used by the tasks of requests."""
+    started, stopping = asyncio.Event(), asyncio.Event()
+    state: dict[str, Engine] = {}
+
+    async def lifespan() -> None:
+        async with open_hashed() as engine:
+            state["engine"] = engine
+            started.set()
+            await stopping.wait()
+
+    async def request(seed: int) -> None:
+        exact(await state["engine"].generate(prompt_of(9, seed), SHORT), prompt_of(9, seed), SHORT)
+
+    living = asyncio.create_task(lifespan())
+    await started.wait()
+    await asyncio.gather(*(request(seed) for seed in range(12)))
+    stopping.set()
+    await living
+    assert state["engine"].health().state is HealthState.CLOSED
+
+
+@pytest_asyncio.fixture
+async def fixture_engine() -> AsyncIterator[Engine]:
+    async with open_hashed() as engine:
+        yield engine
+
+
+async def test_a10_an_engine_in_a_fixture(fixture_engine: Engine) -> None:
+    exact(await fixture_engine.generate(prompt_of(9), SHORT), prompt_of(9), SHORT)
+
+
+async def test_a10_a_cancelled_scope_around_everything_still_closes() -> None:
+    """Inside a cancelled anyio scope every `await` raises, also those of the closing."""
+    kept: list[Engine] = []
+    with anyio.CancelScope() as scope:
+        async with open_hashed() as engine:
+            kept.append(engine)
+            stream = engine.stream(prompt_of(9), LONG)
+            await anext(stream)
+            scope.cancel()
+            await anext(stream)
+            await anyio.sleep_forever()
+    assert kept[0].health().state is HealthState.CLOSED
+    assert scope.cancelled_caught
