@@ -49,29 +49,30 @@ class AdmissionQueue:
     def eligible(self, limit: int, ready: Callable[[Sequence], bool]) -> list[Sequence]:
         """At most `limit` sequences that may try to start now, in order.
 
-        One that is not `ready` (it waits for its leader, or for a commit) is passed over at no cost. One that
-        has been overtaken too often is the last in the list.
+        One that is not `ready` (it waits for its leader, or for a commit) is passed over at no cost. Behind
+        one that may not fit come only as many as may still overtake it.
         """
         chosen: list[Sequence] = []
+        allowance = limit
         for sequence in self._waiting:
-            if len(chosen) == limit:
+            if not allowance:
                 break
             if ready(sequence):
                 chosen.append(sequence)
-                if sequence.bypassed >= self._max_bypass:
-                    break
+                allowance = min(allowance - 1, self._max_bypass - sequence.bypassed)
         return chosen
 
     def admit(self, candidates: list[Sequence], admitted: Collection[int], now: float) -> None:
-        """Removes the candidates whose key is in `admitted`; those before the last of them were overtaken."""
-        last = max((i for i, candidate in enumerate(candidates) if candidate.key in admitted), default=-1)
-        for candidate in candidates[: last + 1]:
+        """Removes the candidates whose key is in `admitted`; the others were overtaken by those behind."""
+        overtakers = 0
+        for candidate in reversed(candidates):
             if candidate.key in admitted:
+                overtakers += 1
                 self.remove(candidate)
                 candidate.bypassed = 0
                 self._admissions.append(now)
             else:
-                candidate.bypassed += 1
+                candidate.bypassed += overtakers
 
     def estimate_seconds(self, now: float) -> float | None:
         """Seconds until one more place is likely free, from the pace of recent admissions; None: no pace
