@@ -6,7 +6,7 @@ token at which the text holds a stop string is the last.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from stepahead import FinishReason
 from stepahead.engine.config import RequestLimits
 from stepahead.engine.model.hashed import HashedModel, Solo, solo
 from stepahead.engine.sampling.commit import FAILED, STOP
-from stepahead.engine.types import Request
+from stepahead.engine.types import Request, ResolvedParams
 from stepahead.engine.validation import validate
 from tests.unit.text_tokenizer import small_tokenizer
 
@@ -38,23 +38,26 @@ def told(model: Model, client: Client, limits: RequestLimits) -> tuple[Told, ...
     """By choice. Raises `InvalidRequestError` as the engine must at submission."""
     prompt = np.array(client.prompt, dtype=np.int32)
     params = validate(prompt, client.params(), limits)
-    answers = []
-    for choice in range(client.n):
-        request = Request(
-            key=1 + choice,
-            group=1,
-            choice=choice,
-            leader=1,
-            label=None,
-            prompt=prompt.tobytes(),
-            params=params,
-            priority=0,
-            arrival=0.0,
-            deadline=None,
-            salt=b"",
-        )
-        answers.append(_shown(solo(_hashed(model), request), client))
-    return tuple(answers)
+    answers = (_solo(model, prompt.tobytes(), params, choice) for choice in range(client.n))
+    return tuple(_shown(answer, client) for answer in answers)
+
+
+@lru_cache(maxsize=256)
+def _solo(model: Model, prompt: bytes, params: ResolvedParams, choice: int) -> Solo:
+    request = Request(
+        key=1 + choice,
+        group=1,
+        choice=choice,
+        leader=1,
+        label=None,
+        prompt=prompt,
+        params=params,
+        priority=0,
+        arrival=0.0,
+        deadline=None,
+        salt=b"",
+    )
+    return solo(_hashed(model), request)
 
 
 @cache

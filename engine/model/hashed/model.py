@@ -138,6 +138,8 @@ class HashedModel(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def finite(self, digests: UInt64s) -> Bools:
         """Whether a row has a finite logit at all; by script."""
+        if not self.nonfinite_rate:
+            return np.ones(digests.shape, dtype=np.bool_)
         return self._share(digests, _FINITE) >= self.nonfinite_rate
 
     def draft_is_right(self, digests: UInt64s) -> Bools:
