@@ -65,21 +65,20 @@ class _Choice:
         self.ended = False
 
     def take(self, index: int) -> Delta:
+        texts, token_ids = self.texts, self.token_ids
         delta = Delta(
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
+            text=texts[0] if len(texts) == 1 else "".join(texts),
+            token_ids=tuple(token_ids),
             index=index,
-            logprobs=self._take_logprobs(),
+            logprobs=self._take_logprobs() if self.logprobs else None,
             finish_reason=self.finish_reason,
             usage=self.usage,
         )
-        self.texts.clear()
-        self.token_ids.clear()
+        texts.clear()
+        token_ids.clear()
         return delta
 
-    def _take_logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        if not self.logprobs:
-            return None
+    def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
         decoded: list[TokenLogprob] = []
         for rows, count in self.logprobs:
             decoded += rows.decode(self.token_ids[len(decoded) : len(decoded) + count])
@@ -122,11 +121,12 @@ class DeltaChannel:
             self._news.append(index)
         if text:
             choice.texts.append(text)
-        choice.token_ids.extend(token_ids)
+        choice.token_ids += token_ids
         if logprobs is not None:
             choice.logprobs.append((logprobs, len(token_ids)))
         self.unread_tokens += len(token_ids)
-        self._wake()
+        if not late and self._reader is not None:
+            self._wake()
         return late
 
     def finish(self, index: int, reason: FinishReason, usage: Usage) -> None:
@@ -151,7 +151,7 @@ class DeltaChannel:
             self._running, self._error = 0, make_error
             self._wake()
 
-    # The reader's side.
+    # The reader's side: `await read()`, or the same without a coroutine of its own, as `Stream` does.
 
     async def read(self) -> Delta | None:
         """The unread output of one choice, waited for; None after the last delta of the last choice.
@@ -159,26 +159,39 @@ class DeltaChannel:
         Raises the error the request or the engine ended with, once; and `StreamInUseError` when another task
         is waiting here.
         """
+        while not self.ready:
+            try:
+                await self.wait()
+            finally:
+                self.waited()
+        return self.take()
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to say. Raises `StreamInUseError` when another task is waiting."""
         if self._reader is not None:
             raise StreamInUseError
-        while not self._news and self._running:
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+        return bool(self._news) or not self._running
+
+    def wait(self) -> asyncio.Future[None]:
+        """Done when something was written. However the waiting ends, `waited` must follow."""
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def waited(self) -> None:
+        self._reader = None
+
+    def take(self) -> Delta | None:
+        """What `read` returns once `ready`."""
         if self._news:
-            return self._take()
+            index = self._news.popleft()
+            delta = self._choices[index].take(index)
+            self.unread_tokens -= len(delta.token_ids)
+            return delta
         if self._error is not None:
             make_error, self._error = self._error, None
             raise make_error()
         return None
-
-    def _take(self) -> Delta:
-        index = self._news.popleft()
-        delta = self._choices[index].take(index)
-        self.unread_tokens -= len(delta.token_ids)
-        return delta
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

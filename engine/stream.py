@@ -60,8 +60,14 @@ class Stream(AsyncGenerator[Delta, None]):
         if registration is None:
             raise StopAsyncIteration
         self._intake.check_loop()
+        channel = registration.channel
         try:
-            delta = await registration.channel.read()
+            while not channel.ready:
+                try:
+                    await channel.wait()
+                finally:
+                    channel.waited()
+            delta = channel.take()
         except StreamInUseError:
             raise  # the task that reads goes on
         except BaseException:

@@ -14,7 +14,7 @@ without a trace.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .token_bytes import TokenBytes
 
@@ -27,14 +27,26 @@ class Detokenizer:
     def __init__(self, table: TokenBytes, *, skip_special_tokens: bool = True) -> None:
         """With `skip_special_tokens` they give no text and do not end an unfinished character."""
         self._pieces = table.visible_pieces if skip_special_tokens else table.pieces
+        self._whole_texts = table.visible_texts if skip_special_tokens else table.texts
         self._decoder = _new_decoder(errors="replace")
+        self._unfinished = False  # the decoder holds bytes of a character that is still to come
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         """The characters completed by these tokens; ids beyond the vocabulary give no text.
 
-        A model's head may be wider than its tokenizer, so such an id is odd but possible. Raises `ValueError`
+        Most steps bring one token, between whole characters: what it says there, it always says. A model's head may be wider than its tokenizer, so such an id is odd but possible. Raises `ValueError`
         for a negative id, which is never a token.
         """
+        if self._unfinished or len(token_ids) != 1:
+            return self._decode(token_ids)
+        text = self._whole_texts.get(token_ids[0])
+        if text is None:
+            text = self._decode(token_ids)
+            if not self._unfinished and token_ids[0] < len(self._pieces):
+                self._whole_texts[token_ids[0]] = text
+        return text
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
         pieces, size = self._pieces, len(self._pieces)
         data = bytearray()
         for token_id in token_ids:
@@ -42,8 +54,11 @@ class Detokenizer:
                 raise ValueError(f"token id {token_id} is negative")
             if token_id < size:
                 data += pieces[token_id]
-        return self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        self._unfinished = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         """The end: U+FFFD for an unfinished character, else nothing. Afterwards the detokenizer is as new."""
+        self._unfinished = False
         return self._decoder.decode(b"", final=True)

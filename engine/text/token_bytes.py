@@ -40,7 +40,7 @@ def spelled_bytes(token: str) -> bytes:
 
 
 class TokenBytes:
-    """Bytes of every id of a vocabulary. Immutable; one per tokenizer, shared by all detokenizers."""
+    """Bytes of every id of a vocabulary; one per tokenizer, shared by all detokenizers."""
 
     def __init__(self, vocabulary: Mapping[str, int], special_ids: Iterable[int]) -> None:
         """`vocabulary` maps the spelling of every token, added ones included, to its id."""
@@ -54,6 +54,9 @@ class TokenBytes:
         """By id; an id without a token has no bytes."""
         self.visible_pieces: tuple[bytes, ...] = tuple(visible)
         """The same with special tokens empty."""
+        self.texts: dict[int, str] = {}
+        """What detokenizers found that a token says between whole characters, by id of the vocabulary."""
+        self.visible_texts: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.pieces)
