@@ -34,9 +34,10 @@ class Detokenizer:
     def push(self, token_ids: Sequence[int]) -> str:
         """The characters completed by these tokens; ids beyond the vocabulary give no text.
 
-        Most steps bring one token, between whole characters: what it says there, it always says. A model's head may be wider than its tokenizer, so such an id is odd but possible. Raises `ValueError`
+        A model's head may be wider than its tokenizer, so such an id is odd but possible. Raises `ValueError`
         for a negative id, which is never a token.
         """
+        # Most steps bring one token, and what it says between whole characters it always says.
         if self._unfinished or len(token_ids) != 1:
             return self._decode(token_ids)
         text = self._whole_texts.get(token_ids[0])

@@ -145,14 +145,17 @@ class _CountingDecoder:
         self.most_kept = max(self.most_kept, len(kept))
         return text
 
+    def getstate(self) -> tuple[bytes, int]:
+        return self.decoder.getstate()  # type: ignore[attr-defined,no-any-return]
+
 
 def test_work_is_linear_in_the_output() -> None:
-    """Every byte is decoded once and at most three are kept, however long the output is."""
+    """Every byte is decoded at most once and at most three are kept, however long the output is."""
     data = "a👩ď".encode() * 2000
     detokenizer = small_tokenizer().detokenizer()
     counter = _CountingDecoder(detokenizer._decoder)
     detokenizer._decoder = counter  # type: ignore[assignment]
     for token in bytes_as_tokens(data):
         detokenizer.push((token,))
-    assert counter.decoded == len(data)
+    assert counter.decoded <= len(data)
     assert counter.most_kept == 3
