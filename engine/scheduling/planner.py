@@ -28,6 +28,7 @@ from .admission import AdmissionQueue
 from .chunks import NO_COPIES, NO_UPDATES, PromptRows, chunk_end, decode_plan, lay_out, mixed_plan
 from .deadlines import Deadlines
 from .groups import ChoiceGroups
+from .horizon import Horizon
 from .ledger import Ledger
 from .limits import SchedulingLimits
 from .preemption import choose_victims
@@ -78,6 +79,7 @@ class SchedulingCore:
         self.paused = False  # plans only give back, no step is made
         self._chooser = RowChooser(self.ledger)
         self._saves = WindowSaves(self.ledger)
+        self._horizon = Horizon(self.ledger, self._saves)
         self._groups = ChoiceGroups()
         self._deadlines = Deadlines()
         self._live: dict[int, Sequence] = {}
@@ -198,14 +200,22 @@ class SchedulingCore:
             raise AssertionError(
                 f"{self.uncommitted} steps are uncommitted while planning step {self._steps}"
             )
+        layout = self._chooser.repeated()
+        if layout is not None and not self._disturbed(layout.rows) and self._horizon.covers_plan(layout):
+            return self._emit(decode_plan(self._steps, layout, self._chooser.first_positions()))
         rows = self._chooser.choose()
         if self._is_steady(rows):
+            self._horizon.look(rows, self._steps)
             return self._emit(decode_plan(self._steps, rows.decode, rows.decode_first))
         return (yield from self._plan_with_cache(rows))
 
+    def _disturbed(self, decode_rows: int) -> bool:
+        """Whether a step must talk to the cache whatever its decode rows need."""
+        return bool(self._returns) or self._may_admit(self.limits.max_rows - decode_rows)
+
     def _is_steady(self, rows: StepRows) -> bool:
         """Whether the step only repeats its decode rows: nothing arrives, grows, is kept or is given back."""
-        if rows.prompts or not rows.decode.rows or self._returns or self._may_admit(rows.budget):
+        if rows.prompts or not rows.decode.rows or self._disturbed(rows.decode.rows):
             return False
         at = rows.decode_rows
         reach, width = rows.decode_first, self.limits.width
@@ -436,7 +446,9 @@ class SchedulingCore:
         self._committed += 1
         here = self.ledger.commit(commit)
         everybody = np.count_nonzero(here) == here.size
-        publications = self._publish(self._shareable(layout, here))
+        publications: tuple[Publication, ...] = ()
+        if not self._horizon.covers_commit(layout, commit.step) or self._saves.any_in_flight:
+            publications = self._publish(self._shareable(layout, here))
         prompts = layout.decode_count < layout.slots.size and len(self._groups) > 0
         if everybody and not (commit.any_finish or prompts or self._retiring or self._retired):
             return CommitNews(publications=publications) if publications else NO_NEWS

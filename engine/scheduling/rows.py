@@ -43,6 +43,15 @@ class RowChooser:
         self._rows: Rows = slice(0, 0)
         self._prefilling = False
 
+    def repeated(self) -> BatchLayout | None:
+        """The layout of a step that would repeat its predecessor's members, unless a prompt joins them."""
+        return None if self.stale or self._prefilling else self._layout
+
+    def first_positions(self) -> Int32s:
+        """Optimistic first positions of that layout's rows."""
+        first: Int32s = self._ledger.cached[self._rows] + self._ledger.inflight[self._rows]
+        return first
+
     def choose(self) -> StepRows:
         """Every sequence that decodes and can still need a token, then prompts in the rest of the budget."""
         ledger = self._ledger

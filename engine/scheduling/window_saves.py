@@ -105,6 +105,11 @@ class WindowSaves:
                 proven.append(slot)
         return pairs, proven
 
+    @property
+    def any_in_flight(self) -> bool:
+        """Whether a copy waits for its proof."""
+        return bool(self._copies)
+
     def reached(self) -> list[int]:
         """Slots whose copied state is proven good by what is committed now."""
         if not self._copies:

@@ -1,0 +1,63 @@
+"""For how many more steps nothing can happen to a small batch.
+
+Whether somebody needs a block, a kept state, or no further token is a handful of comparisons; with few
+sequences they cost as much as the rest of a step and are false a hundred times in a row. Every counter they
+look at moves by at most K a plan, so one look says how many plans can skip them. With many sequences somebody
+always crosses a boundary soon and looking ahead is wasted, so it is left out.
+
+Invariant: within the horizon every skipped comparison would have been false.
+"""
+
+from __future__ import annotations
+
+from stepahead.engine.model.runner import BatchLayout
+
+from .ledger import Ledger
+from .rows import StepRows
+from .window_saves import WindowSaves
+
+MOST_ROWS = 32
+"""Rows of a step beyond which a boundary is expected within four steps of 128-token blocks."""
+
+
+class Horizon:
+    """Counts down the plans of one layout that may skip their comparisons."""
+
+    def __init__(self, ledger: Ledger, saves: WindowSaves) -> None:
+        self._ledger, self._saves = ledger, saves
+        self._layout: BatchLayout | None = None
+        self._plans = 0
+        self._last_step = -1
+
+    def covers_plan(self, layout: BatchLayout) -> bool:
+        """Whether the next plan, of this layout, may skip; counts it."""
+        if layout is not self._layout or not self._plans:
+            return False
+        self._plans -= 1
+        return True
+
+    def covers_commit(self, layout: BatchLayout, step: int) -> bool:
+        """Whether no block can be full after this commit."""
+        return layout is self._layout and step <= self._last_step
+
+    def look(self, rows: StepRows, step: int) -> None:
+        """Looks ahead from a plan that needed nothing: step `step`, about to be emitted."""
+        self._plans = 0
+        if rows.decode.rows > MOST_ROWS or rows.decode.slots.size == 0:
+            return
+        ledger, at, first = self._ledger, rows.decode_rows, rows.decode_first
+        width, block = ledger.limits.width, ledger.limits.block_tokens
+        # an uncommitted step counts with all K tokens it may give, so that commits only lower these bounds
+        slack = min(
+            int((ledger.max_output[at] - ledger.output[at] - width * ledger.sampling[at]).min()) - 1,
+            int((ledger.block_count[at] * block - first).min()) - width,
+        )
+        if ledger.limits.prefix_cache:
+            slack = min(
+                slack,
+                int((self._saves.next_position[at] - first).min()) - 1,
+                int((ledger.published[at] + block - first).min()) - width - 1,
+            )
+        self._layout = rows.decode
+        self._plans = max(slack // width, 0)
+        self._last_step = step + self._plans if slack >= 0 else -1
