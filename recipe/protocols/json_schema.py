@@ -110,9 +110,9 @@ def _unique(value: list[Any]) -> None:
 
 def _strings(value: Any) -> None:
     _has_type(value, "array")
+    _unique(value)
     for item in value:
         _has_type(item, "string")
-    _unique(value)
 
 
 def _type(value: Any) -> None:

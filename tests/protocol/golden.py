@@ -13,6 +13,7 @@ from stepahead.recipe import conversation as ours
 from stepahead.recipe.encoding.encoder import RENDERERS
 from stepahead.recipe.errors import ConversionError, InvalidBodyError
 from stepahead.recipe.protocols.chat.convert import convert as convert_chat
+from stepahead.recipe.protocols.messages.convert import convert as convert_messages
 from stepahead.recipe.protocols.options import OFFICIAL_NAMES, ConversionOptions
 from stepahead.recipe.protocols.request import ConversationRequest
 from stepahead.recipe.special_tokens import SpecialTokens
@@ -106,7 +107,7 @@ _BOUNDS = {
     "thinking_max_tokens_upper_bound": "thinking_max_tokens",
     "non_thinking_max_tokens_upper_bound": "plain_max_tokens",
 }
-CONVERTERS = {"chat": convert_chat}
+CONVERTERS = {"chat": convert_chat, "messages": convert_messages}
 
 
 def convert(protocol: str, body: Any, options: dict[str, Any] | None) -> dict[str, Any]:

@@ -199,13 +199,111 @@ def chat(rng: random.Random) -> Body:
     return body
 
 
+# Messages
+
+
+def _blocks(rng: random.Random, kinds: str) -> list[Body]:
+    """t text, i image, d document, h thinking, s server tool, r its result, a tool addition."""
+    built: dict[str, Callable[[], Body]] = {
+        "t": lambda: {"type": "text", "text": text(rng)},
+        "i": lambda: {"type": "image", "source": rng.choice(_MESSAGE_IMAGES)},
+        "d": lambda: {"type": "document", "source": rng.choice(_DOCUMENTS)},
+        "h": lambda: {"type": "thinking", "thinking": text(rng), "signature": "s"},
+        "s": lambda: {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
+        "r": lambda: {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
+        "a": lambda: {"type": "tool_addition", "tool": {"type": "tool_reference", "name": rng.choice("fgz")}},
+    }
+    return [built[rng.choice(kinds)]() for _ in range(rng.randrange(1, 3))]
+
+
+_MESSAGE_IMAGES: list[Body] = [
+    {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+    {"type": "base64", "media_type": "image/png", "data": "AA"},
+    {"type": "url", "url": "https://x.test/a"},
+    {"type": "url", "url": "x"},
+    {"type": "file", "file_id": "x"},
+]
+_DOCUMENTS: list[Body] = [
+    {"type": "text", "media_type": "text/plain", "data": "x"},
+    {"type": "base64", "media_type": "application/pdf", "data": "x"},
+    {"type": "url", "url": "u"},
+    {"type": "content", "content": []},
+    {"type": "file", "file_id": "x"},
+]
+
+
+def _message_content(rng: random.Random, kinds: str) -> Any:
+    return text(rng) if rng.random() < 0.5 else _blocks(rng, kinds)
+
+
+def _tool_result(rng: random.Random, call_id: str) -> Body:
+    result: Body = {"type": "tool_result", "tool_use_id": call_id}
+    parts = [*_blocks(rng, "ttid"), {"type": "tool_reference", "tool_name": rng.choice("fgz")}]
+    _maybe(rng, result, "content", lambda: rng.choice([text(rng), parts[: rng.randrange(3)], None]), 0.8)
+    _maybe(rng, result, "is_error", lambda: True, 0.1)
+    return result
+
+
+def _message_list(rng: random.Random) -> list[Body]:
+    messages: list[Body] = []
+    for _ in range(rng.randrange(1, 4)):
+        if rng.random() < 0.15:
+            messages.append({"role": "system", "content": _message_content(rng, "ttiad")})
+        messages.append({"role": "user", "content": _message_content(rng, "ttttid")})
+        if rng.random() < 0.7:
+            content = _blocks(rng, "tttthhdsri")
+            messages.append({"role": "assistant", "content": content})
+            if rng.random() < 0.5:
+                ids = rng.sample(["1", "2", "3"], rng.randrange(1, 3))
+                content += [
+                    {"type": "tool_use", "id": i, "name": "f", "input": rng.choice(_INPUTS)} for i in ids
+                ]
+                rng.shuffle(ids)
+                results = [_tool_result(rng, i) for i in ids]
+                messages.append({"role": "user", "content": results + _blocks(rng, "t")[: rng.randrange(2)]})
+    return messages
+
+
+_INPUTS: list[Any] = [{}, {"a": 1}, {"a": [1.0, 1e16, "é"]}, "x", None]
+
+
+def messages(rng: random.Random) -> Body:
+    body: Body = {
+        "model": rng.choice(["DeepSeek-V4.1-Flash", "DeepSeek-V4.1-Flash", "DeepSeek-V4-Pro"]),
+        "max_tokens": rng.choice([1, 100, 500000]),
+        "messages": _message_list(rng),
+    }
+    _common(rng, body)
+    _maybe(rng, body, "system", lambda: rng.choice([text(rng), _blocks(rng, "t"), []]))
+    _maybe(
+        rng, body, "tools", lambda: [_message_tool(rng, name) for name in rng.choice(["f", "fg", "gf"])], 0.6
+    )
+    named = {"type": "tool", "name": rng.choice("fgz")}
+    kinds = [{"type": "auto"}, {"type": "any"}, {"type": "none"}, named]
+    _maybe(rng, body, "tool_choice", lambda: rng.choice(kinds))
+    _maybe(rng, body, "thinking", lambda: {"type": rng.choice(["enabled", "disabled", "adaptive"])}, 0.6)
+    _maybe(rng, body, "output_config", lambda: {"effort": rng.choice(EFFORTS)})
+    _maybe(rng, body, "stop_sequences", lambda: rng.choice([["a"], [], ["a", ""]]))
+    _maybe(rng, body, "metadata", lambda: {"user_id": "u"}, 0.1)
+    return body
+
+
+def _message_tool(rng: random.Random, name: str) -> Body:
+    if rng.random() < 0.1:
+        return {"type": rng.choice(["web_search_20250305", "custom"]), "name": "web_search"}
+    tool: Body = {"name": name, "input_schema": rng.choice(SCHEMAS[:6] if rng.random() < 0.8 else SCHEMAS)}
+    _maybe(rng, tool, "description", lambda: text(rng))
+    _maybe(rng, tool, "defer_loading", lambda: rng.random() < 0.5)
+    return tool
+
+
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 OPTIONS: list[Body] = [
     {}, {}, {}, {"default_thinking_mode": False}, {"reasoning_content_behavior": "Reject"},
     {"messages_web_search": "Drop"}, {"responses_web_search": "Reject"},
     {"thinking_max_tokens_upper_bound": 50, "non_thinking_max_tokens_upper_bound": 20},
 ]  # fmt: skip
-BODIES: dict[str, Callable[[random.Random], Body]] = {"chat": chat}
+BODIES: dict[str, Callable[[random.Random], Body]] = {"chat": chat, "messages": messages}
 
 
 def case(rng: random.Random, protocol: str) -> tuple[Body, Body]:
