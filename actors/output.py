@@ -134,7 +134,7 @@ class Output(Actor[Accepted]):
     async def _committed(self, commit: StepCommit) -> None:
         await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
         began = self.trace.clock()
-        self.trace.stepped(commit.step, commit.layout, commit.counts)
+        self.trace.stepped(began, commit.step, commit.layout, commit.counts)
         self.totals.steps += 1
         rows, now, live_by_key = CommitRows(commit), self._clock(), self._live
         for row, key in enumerate(rows.keys):

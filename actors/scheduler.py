@@ -221,8 +221,10 @@ class Scheduler(Actor[Accepted]):
             if planned is None:
                 return
             self._announce(planned)
-            self.trace.span("scheduler.plan", began, planned.plan.step, planned.plan.layout.rows)
-            self.trace.count(planned.plan.layout)
+            plan = planned.plan
+            self.trace.count(
+                plan.layout, self.trace.span("scheduler.plan", began, plan.step, plan.layout.rows)
+            )
 
     async def _plan(self) -> Planned | None:
         """Drives the core's generator: a demand that asks is waited for, others are only passed on."""

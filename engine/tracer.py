@@ -30,6 +30,7 @@ from .tracing.pump import Pump
 from .tracing.recorder import SILENT, Record, Recorder
 from .tracing.torch_events import torch_events
 from .tracing.trace_file import TraceFile
+from .tracing.vocabulary import COUNTED
 
 if TYPE_CHECKING:
     from .model.torch_profile import TorchProfile
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 COUNTERS_EVERY = 10_000_000
 """Nanoseconds between readings of the counters while no file is open."""
 
-FOLLOWED = 16
+FOLLOWED = 8
 """Requests that a file shows step by step, besides those whose callers asked."""
 
 Counts = Callable[[BatchLayout], tuple[tuple[int, ...], ...]]
@@ -138,13 +139,13 @@ class Tracer:
             self._lag.interval = SECONDS_BETWEEN
         return self._pump.close(file, session.late_events())
 
-    def _count(self, layout: BatchLayout) -> None:
+    def _count(self, layout: BatchLayout, now: int) -> int:
         """A step was planned."""
-        now = self.recorder.clock()
         if now >= self._counters_due and self._counts is not None:
             self._counters_due = now + (0 if self._pump.busy else COUNTERS_EVERY)
-            self.recorder.counted(self._counts(layout))
-        self._lag.arm()
+            self.recorder.record((COUNTED, now, self._counts(layout)))
+            self._lag.arm()
+        return now
 
     def _facts(self, wall: int | None) -> dict[str, object]:
         config = self._config

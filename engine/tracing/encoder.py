@@ -45,7 +45,7 @@ START, END = "stepahead trace", "stepahead trace end"
 """Names of the metadata events that open and close a file; without the second, it was cut."""
 
 _META = b'{"ph":"M","pid":%d,"tid":%d,"name":"%s","args":%s},\n'
-_SPAN = b'{"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%%.3f,"dur":%%.3f%s,"args":{"step":%%d,"size":%%d}},\n'
+_SPAN = b'{"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%%.3f,"dur":%%.3f%s,"args":{"step":%%d}},\n'
 _BARE = b'{"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%%.3f,"dur":%%.3f},\n'
 _WORK = b'{"ph":"X","pid":%d,"tid":%d,"name":%s,"ts":%.3f,"dur":%.3f%s,"args":{"step":%d}},\n'
 _COUNTS = b'{"ph":"C","pid":%d,"tid":0,"name":"%s","ts":%%.3f,"args":{%s}},\n'
@@ -81,13 +81,20 @@ _GROUPS = tuple(
 class Encoder:
     """The state of one file: its origin, the steps whose arrow is under way, the requests that are open."""
 
-    def __init__(self, origin: int, *, detail: int = 16, only: frozenset[int] | None = None) -> None:
-        """`origin`: the time, in ns on the recorder's clock, that the file calls 0."""
+    def __init__(
+        self,
+        origin: int,
+        *,
+        detail: int = 16,
+        detail_bytes: int = 1 << 27,
+        only: frozenset[int] | None = None,
+    ) -> None:
+        """`origin`: the time, ns of the recorder's clock, that the file calls 0. Others: `RequestTracks`."""
         self.origin = origin
         self._flowing: set[int] = set()
         self._streams: dict[str, int] = {}
         self._counts: list[tuple[int, ...] | None] = [None] * len(COUNTERS)
-        self._requests = RequestTracks(self._ts, detail=detail, only=only)
+        self._requests = RequestTracks(self._ts, detail=detail, detail_bytes=detail_bytes, only=only)
         self._others = {
             DEVICE_WORK: self._device_work,
             COUNTED: self._counted,
@@ -129,11 +136,12 @@ class Encoder:
             if name == "scheduler.plan":
                 flowing.add(step)
             if step in flowing and name in _FLOWING:
-                lines.append(_FLOWING[name] % (at, duration, step + 1, step, size))
+                line = _FLOWING[name] % (at, duration, step + 1, step)
                 if name == "output.detokenize":
                     flowing.discard(step)
             else:
-                lines.append(_PLAIN[name] % (at, duration, step, size))
+                line = _PLAIN[name] % (at, duration, step)
+            lines.append(line[:-4] + b',"size":%d}},\n' % size if size else line)
         return b"".join(lines)
 
     def tail(self, time: int, facts: dict[str, object]) -> bytes:

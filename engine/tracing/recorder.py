@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from stepahead.engine.model.runner import BatchLayout, Int32s
 
 from .clock import TraceClock
-from .vocabulary import ADMITTED, COUNTED, DELIVERED, DEVICE_WORK, ENDED, NOTE, OPENED, STEPPED, SpanName
+from .vocabulary import ADMITTED, DELIVERED, DEVICE_WORK, ENDED, NOTE, OPENED, STEPPED, SpanName
 
 Record = tuple[Any, ...]
 
@@ -39,7 +39,8 @@ RECORDS_PER_STEP = 24
 
 
 class SpanFunction(Protocol):
-    def __call__(self, name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> None: ...
+    def __call__(self, name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> int:
+        """Records a span that ends now, and returns now: where the next one often begins."""
 
 
 class Recorder:
@@ -65,9 +66,9 @@ class Recorder:
         self.enabled = True
         self.wall_at_zero = clock.wall_at_zero
         self.clock: Callable[[], int] = clock.now
-        self.record: Callable[[Record], None] = self._queue.append
+        self.record: Callable[[Record], object] = self._queue.append
         self.span: SpanFunction = _span_function(self._queue.append, clock.now)
-        self.count: Callable[[BatchLayout], None] = _ignore  # set by who can read the engine's counters
+        self.count: Callable[[BatchLayout, int], int] = _ignore  # set by who can read the engine's counters
 
     def note(self, text: str) -> None:
         """Something that happened once and explains what follows."""
@@ -80,9 +81,9 @@ class Recorder:
     def admitted(self, key: int, cached_tokens: int, resumed: bool) -> None:
         self.record((ADMITTED, self.clock(), key, cached_tokens, resumed))
 
-    def stepped(self, step: int, layout: BatchLayout, counts: Int32s) -> None:
+    def stepped(self, now: int, step: int, layout: BatchLayout, counts: Int32s) -> None:
         """The streams learn of a commit; the arrays are kept, not copied."""
-        self.record((STEPPED, self.clock(), step, layout, counts))
+        self.record((STEPPED, now, step, layout, counts))
 
     def delivered(self, key: int, tokens: int) -> None:
         self.record((DELIVERED, self.clock(), key, tokens))
@@ -93,10 +94,6 @@ class Recorder:
     def device_work(self, stream: str, label: str, begin: int, end: int) -> None:
         """For devices, from any thread: a piece of work that has ended, or whose end is known."""
         self.record((DEVICE_WORK, begin, end, stream, label))
-
-    def counted(self, values: tuple[tuple[int, ...], ...]) -> None:
-        """`values`: a tuple for each group of `vocabulary.COUNTERS`."""
-        self.record((COUNTED, self.clock(), values))
 
     def snapshot(self) -> list[Record]:
         """The newest records, in the order they were made. A copy, at memory speed."""
@@ -118,8 +115,10 @@ class Recorder:
 def _span_function(append: Callable[[Record], None], clock: Callable[[], int]) -> SpanFunction:
     """A closure: half the cost of a method, which would look up both on every call."""
 
-    def span(name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> None:
-        append((name, begin, clock(), step, size))
+    def span(name: SpanName, begin: int, step: int = -1, size: int = 0, /) -> int:
+        now = clock()
+        append((name, begin, now, step, size))
+        return now
 
     return span
 
@@ -144,8 +143,8 @@ class _SilentRecorder(Recorder):
         self.record = self.span = self.count = _ignore
 
 
-def _ignore(*_: object) -> None:
-    return None
+def _ignore(*_: object) -> int:
+    return 0
 
 
 SILENT: Recorder = _SilentRecorder()

@@ -39,9 +39,15 @@ class _Life(msgspec.Struct):
 class RequestTracks:
     """Turns the records of sequences into events. `ts` maps a time to the file's microseconds."""
 
-    def __init__(self, ts: Callable[[int], float], *, detail: int, only: frozenset[int] | None) -> None:
-        """Follows `detail` requests at a time step by step; `only`: these keys step by step, others not."""
+    def __init__(
+        self, ts: Callable[[int], float], *, detail: int, detail_bytes: int, only: frozenset[int] | None
+    ) -> None:
+        """Follows `detail` requests at a time step by step, as long as that took less than `detail_bytes`.
+
+        `only`: these keys are followed to the end, and others not shown.
+        """
         self._ts, self._room, self._only = ts, detail, only
+        self._budget = detail_bytes
         self._lives: dict[int, _Life] = {}
         self._ended: set[int] = set()
         self._rows: dict[int, int] = {}  # detailed keys of `_layout` -> row
@@ -70,6 +76,10 @@ class RequestTracks:
             self._find_rows(layout)
         for key, row in self._rows.items():
             lines.append(self._step(self._lives[key], row, time, step, layout, counts))
+        if self._only is None:
+            self._budget -= sum(map(len, lines))
+            if self._budget < 0 and self._rows:
+                self._stop_following()
         for row in range(layout.decode_count, layout.slots.size):
             life = self._lives.get(int(layout.sequence_keys[row]))
             if life is not None and layout.samples[row]:
@@ -98,7 +108,12 @@ class RequestTracks:
         if self._only is not None and key not in self._only:
             return b""
         title = msgspec.json.encode(f"request {key}" if label is None else f"request {key}: {label}")
-        life = _Life(key, title, time, detailed=followed or self._room > 0 or self._only is not None)
+        life = _Life(
+            key,
+            title,
+            time,
+            detailed=(followed and self._budget > 0) or self._room > 0 or self._only is not None,
+        )
         self._room -= life.detailed
         self._lives[key] = life
         self._layout = None
@@ -112,6 +127,13 @@ class RequestTracks:
         if event:
             self._lives[key].phase = b"decode"
         return event
+
+    def _stop_following(self) -> None:
+        """The rest of every life is told by phase."""
+        self._room = -(1 << 30)
+        self._rows = {}
+        for life in self._lives.values():
+            life.detailed = False
 
     def _find_rows(self, layout: BatchLayout) -> None:
         keys = enumerate(layout.sequence_keys.tolist())

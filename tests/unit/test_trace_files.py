@@ -16,7 +16,7 @@ from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.tracing.encoder import Encoder
 from stepahead.engine.tracing.reader import NotATraceError, Trace, events, read_trace
 from stepahead.engine.tracing.recorder import Record
-from stepahead.engine.tracing.trace_file import TraceFile
+from stepahead.engine.tracing.trace_file import MAX_BYTES, TraceFile
 from stepahead.engine.tracing.validation import problems
 from stepahead.engine.tracing.vocabulary import (
     ADMITTED,
@@ -150,6 +150,19 @@ def test_requests_beyond_the_detail_are_told_by_phase(tmp_path: Path) -> None:
     assert problems(events(file.path)) == []
 
 
+def test_detail_ends_where_it_has_taken_its_share_of_the_file(tmp_path: Path) -> None:
+    file = TraceFile(tmp_path / "t.json", Encoder(0, detail_bytes=4_000), {})
+    file.write([(OPENED, 0, key, None, 8, key == 1) for key in (1, 2)])
+    decode = _layout([1, 2], 2)
+    for step in range(1000):
+        file.write([(STEPPED, 1_000 * step, step, decode, _counts(1, 1))])
+    file.write([(OPENED, 10**6, 3, None, 8, True), (ENDED, 10**6, 1, "stop", 6)])
+    file.close(2 * 10**6)
+    assert file.path.stat().st_size < 4_000 + 4_000
+    assert problems(events(file.path)) == []
+    assert len([event for event in events(file.path) if event.name == "decode"]) > 20
+
+
 def test_a_file_of_one_request_shows_no_other(tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "t.json", Encoder(0, only=frozenset({2})), {})
     file.write([(OPENED, 0, key, None, 8, False) for key in (1, 2)])
@@ -245,7 +258,7 @@ def test_ten_minutes_at_a_thousand_steps_a_second_stay_under_the_bound(tmp_path:
             records.append((COUNTED, step * 10**6, ((step, 0), (step % 2,), (step, step), (step,), (0,) * 5)))
         sizes.append(write_trace(tmp_path / "t.json", records).stat().st_size)
     per_step = (sizes[1] - sizes[0]) / 200
-    assert per_step * 600_000 < 1.2 * 2**30
+    assert per_step * 600_000 < MAX_BYTES
 
 
 _span = st.builds(
