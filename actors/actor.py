@@ -80,6 +80,8 @@ class Mailbox(Generic[M]):
         """Appends without waiting. Raises `TypeError`, `MailboxFullError` or `MailboxClosedError`."""
         if len(self._messages) >= self._capacity:
             raise MailboxFullError(f"the mailbox of {self._name} holds its {self._capacity} messages already")
+        if self._closed or type(message) not in self._accepts:
+            raise self._refusal(message)
         self._append(message)
 
     async def send(self, message: M) -> None:
@@ -93,12 +95,14 @@ class Mailbox(Generic[M]):
                 if room.done() and not room.cancelled():
                     self._offer_room()  # the room given to us belongs to the next one who waits
                 raise
+        if self._closed or type(message) not in self._accepts:
+            raise self._refusal(message)
         self._append(message)
 
     async def receive(self) -> M:
         """The oldest message, waited for."""
         while not self._messages:
-            self._reader = asyncio.get_running_loop().create_future()
+            self._reader = asyncio.Future()
             await self._reader
         return self._pop()
 
@@ -123,17 +127,20 @@ class Mailbox(Generic[M]):
             len(self._messages), self._capacity, self._high_water, self._posted, len(self._room)
         )
 
-    def _append(self, message: M) -> None:
+    def _refusal(self, message: M) -> Exception:
         if type(message) not in self._accepts:
-            raise TypeError(f"{self._name} does not take {type(message).__name__}")
-        if self._closed:
-            raise MailboxClosedError(f"{self._name} has ended")
-        self._messages.append(message)
+            return TypeError(f"{self._name} does not take {type(message).__name__}")
+        return MailboxClosedError(f"{self._name} has ended")
+
+    def _append(self, message: M) -> None:
+        messages = self._messages
+        messages.append(message)
         self._posted += 1
-        if len(self._messages) > self._high_water:
-            self._high_water = len(self._messages)
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if (depth := len(messages)) > self._high_water:
+            self._high_water = depth
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
     def _pop(self) -> M:
         message = self._messages.popleft()
