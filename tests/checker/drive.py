@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import hashlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,26 +12,19 @@ from typing import Any
 
 import msgspec
 
-from stepahead import Delta, Engine, EngineConfig, FinishReason, Usage
+from stepahead import Delta, Engine, FinishReason, Usage
 from stepahead.devices.clock import run_virtual
-from stepahead.devices.simulated import HANG, Hang, SimulatedDevice
-from stepahead.engine.backend import Backend
 from stepahead.engine.config import RequestLimits
 from stepahead.engine.errors import EngineError
-from stepahead.engine.model.hashed import HashedRunner
-from stepahead.engine.sizing import request_limits, runner_shape
+from stepahead.engine.sizing import request_limits
 from stepahead.engine.types import TokenLogprob
-from tests.unit.text_tokenizer import small_tokenizer
 
+from .backend import ScriptedBackend
 from .inspection import Inspector, settled
-from .script import Client, DeviceScript, Event, Script
+from .script import Client, Event, Script
 
 LONGEST_SECONDS = 1e5
 """Virtual time after which a run counts as hung; the slowest reader needs far less."""
-
-
-class ScriptedFault(Exception):
-    """What the scripted device raises."""
 
 
 class Choice(msgspec.Struct):
@@ -99,10 +91,11 @@ async def _drive(script: Script, runs: list[Run]) -> None:
     loop.set_exception_handler(lambda _, context: complaints.append(f"to the loop: {context}"))
     before = asyncio.all_tasks()
     async with asyncio.timeout(LONGEST_SECONDS):
-        fault = _Fault(script.device)
-        engine = await Engine.open(config=script.knobs.config(), opener=_opener(script, fault))
-        run = await _Driver(script, engine, fault, complaints).run()
+        backend = ScriptedBackend(script)
+        engine = await Engine.open(config=script.knobs.config(), opener=backend.open)
+        run = await _Driver(script, engine, backend, complaints).run()
         await engine.close()
+    complaints += backend.late_steps()
     left = asyncio.all_tasks() - before
     if left:
         complaints.append(f"tasks are left behind: {left}")
@@ -111,45 +104,11 @@ async def _drive(script: Script, runs: list[Run]) -> None:
     runs.append(run)
 
 
-def _opener(script: Script, fault: _Fault) -> Any:
-    async def open_backend(config: EngineConfig) -> Backend:
-        model, told = script.model.hashed(), script.device
-        loop = asyncio.get_running_loop()
-        device = SimulatedDevice(loop, latency=_Latency(told), fault=fault)
-        shape = runner_shape(config, model.facts, device.memory().free)
-        return Backend(HashedRunner(model, shape, device), device, small_tokenizer())
-
-    return open_backend
-
-
-class _Latency:
-    def __init__(self, script: DeviceScript) -> None:
-        self._script = script
-
-    def __call__(self, label: str) -> float:
-        script = self._script
-        base = script.forward if label.startswith("forward") else script.sample
-        if not script.jitter:
-            return base
-        digest = hashlib.blake2b(f"{script.seed}:{label}".encode(), digest_size=4).digest()
-        return base * (1.0 + script.jitter * int.from_bytes(digest) / 2**32)
-
-
-class _Fault:
-    def __init__(self, script: DeviceScript) -> None:
-        self._script = script
-        self.happened = False
-
-    def __call__(self, label: str) -> BaseException | Hang | None:
-        if label != self._script.fault_at:
-            return None
-        self.happened = True
-        return HANG if self._script.fault == "hang" else ScriptedFault(label)
-
-
 class _Driver:
-    def __init__(self, script: Script, engine: Engine, fault: _Fault, complaints: list[str]) -> None:
-        self.script, self.engine, self.fault, self.complaints = script, engine, fault, complaints
+    def __init__(
+        self, script: Script, engine: Engine, backend: ScriptedBackend, complaints: list[str]
+    ) -> None:
+        self.script, self.engine, self.backend, self.complaints = script, engine, backend, complaints
         self.loop = asyncio.get_running_loop()
         self.inspector = Inspector(engine)
         self.heard = [Heard() for _ in script.clients]
@@ -165,7 +124,7 @@ class _Driver:
             tasks.append(self.loop.create_task(self._close_at(self.script.close_at)))
         await asyncio.gather(*tasks)
         tasks.clear()
-        if not (self.fault.happened or self.closed_early):
+        if not (self.backend.fault_happened or self.closed_early):
             await self._come_to_rest(idle)
         stats = self.engine.stats()
         wiring = self.engine._host.wiring
@@ -175,7 +134,7 @@ class _Driver:
             limits=request_limits(self.script.knobs.config(), facts, shape),
             heard=self.heard,
             complaints=self.complaints,
-            failed=self.fault.happened,
+            failed=self.backend.fault_happened,
             closed_early=self.closed_early,
             counts={
                 "steps": stats.steps,
@@ -196,7 +155,7 @@ class _Driver:
         patience = 10 * (1 + self.script.device.jitter) * step + 1e-3
         deadline = self.loop.time() + patience
         while (unsettled := settled(self.engine)) is not None:
-            if self.fault.happened:
+            if self.backend.fault_happened:
                 return  # only now: no client was left to hear of it
             if self.loop.time() > deadline:
                 self.complaints.append(f"does not come to rest within {patience:g} s: {unsettled}")
@@ -207,7 +166,7 @@ class _Driver:
             self.complaints.append(f"an idle engine has more tasks than before: {more}")
         if not any(event.kind == "drain" for event in self.script.events):
             self.heard.append(await self._once_more())
-        if not self.fault.happened:
+        if not self.backend.fault_happened:
             self.inspector.check()
 
     async def _once_more(self) -> Heard:

@@ -23,6 +23,7 @@ from stepahead.engine.sampling import table
 from stepahead.engine.scheduling import planner
 from stepahead.engine.scheduling.groups import ChoiceGroups
 from stepahead.engine.scheduling.ledger import Ledger
+from stepahead.engine.scheduling.limits import SchedulingLimits
 from stepahead.engine.scheduling.planner import SchedulingCore
 from stepahead.engine.scheduling.window_saves import WindowSaves
 
@@ -171,6 +172,10 @@ def what_follows_a_stop_string_is_shown(patch: Patch) -> None:
     patch.setattr(Output, "_row", talkative)
 
 
+def the_next_step_waits_for_this_one(patch: Patch) -> None:
+    patch.setattr(SchedulingLimits, "depth", property(lambda self: 0))
+
+
 MISTAKES: tuple[Mistake, ...] = (
     a_kept_window_is_not_restored,
     the_history_before_a_chunk_is_lost,
@@ -187,4 +192,5 @@ MISTAKES: tuple[Mistake, ...] = (
     followers_wait_for_a_leader_that_is_gone,
     a_cancelled_waiting_sequence_keeps_its_place,
     what_follows_a_stop_string_is_shown,
+    the_next_step_waits_for_this_one,
 )
