@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from .check import Verdict, check
 from .generate import generate
 from .mistakes import MISTAKES, Mistake, the_last_new_block_is_not_told
-from .script import Client, Event, Script
+from .script import Client, Event, Knobs, Model, Script
 from .shrink import shrink
 
-PATIENCE = 150
+PATIENCE = 100
 """Seeds to try; most mistakes show within ten."""
+
+PROMPT = tuple(range(2, 22))
+POINTED = (
+    Script(clients=(Client(prompt=PROMPT), Client(prompt=PROMPT, salt="tenant", at=0.1))),
+    Script(
+        knobs=Knobs(max_sequences=1),
+        clients=(
+            Client(prompt=PROMPT, max_tokens=30, ignore_eos=True),
+            Client(prompt=(5, 6), max_tokens=50, ignore_eos=True, leave="abort", after_seconds=0.01),
+        ),
+    ),
+    Script(
+        model=Model(vocab_size=128, draft_tokens=3, draft_accuracy=1.0),
+        clients=(Client(prompt=(3,), max_tokens=40, ignore_eos=True, stop=tuple("aeiou4TXyz")),),
+    ),
+)
+"""Scripts for mistakes that random ones show too rarely for a short test."""
 
 
 def _first_failure() -> tuple[Script, Verdict]:
-    for seed in range(PATIENCE):
-        script = generate(seed)
+    for script in itertools.chain(POINTED, map(generate, range(PATIENCE))):
         verdict = check(script)
         if not verdict.right:
             return script, verdict
     raise AssertionError(f"{PATIENCE} workloads found nothing wrong")
+
+
+@pytest.mark.parametrize("script", POINTED)
+def test_pointed_scripts_are_right(script: Script) -> None:
+    verdict = check(script)
+    assert verdict.right, verdict.report
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
