@@ -43,8 +43,8 @@ class Backend:
                 self.device.close()
 
 
-CPU_CACHE_BYTES = 4 << 30
-"""Most memory the caches take on a CPU where `kv_blocks` does not say."""
+CPU_CACHE_BYTES = 1 << 30
+"""Most memory the caches take on a CPU where `kv_blocks` does not say. It is touched when they are made."""
 
 Opener = Callable[[EngineConfig], Awaitable[Backend]]
 
