@@ -75,6 +75,7 @@ class DeviceWorker(Actor[Accepted]):
             began, plan = self.trace.clock(), self._early.popleft()
             self._runner.launch_forward(plan)
             self.trace.span("device_worker.launch_forward", began, plan.step)
+            self.trace.measurements.launched(began)
             self._forwarded = plan.step
 
     def _launch_sample(self, plan: SamplePlan) -> None:
@@ -102,6 +103,7 @@ class DeviceWorker(Actor[Accepted]):
             else:
                 self._to_sampler.post(StepSampled(result=self._runner.collect(ticket)))
                 self.trace.span("device_worker.collect", began, -1 if step is None else step)
+                self.trace.measurements.settled(began, more_enqueued=self._forwarded is not None)
         except MailboxClosedError:
             pass  # the engine closed while the device worked
         except Exception as failure:

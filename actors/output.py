@@ -135,6 +135,7 @@ class Output(Actor[Accepted]):
         await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
         began = self.trace.clock()
         self.trace.stepped(began, commit.step, commit.layout, commit.counts)
+        self.trace.measurements.committed(began, commit.layout.decode_count)
         self.totals.steps += 1
         rows, now, live_by_key = CommitRows(commit), self._clock(), self._live
         for row, key in enumerate(rows.keys):
@@ -208,8 +209,12 @@ class Output(Actor[Accepted]):
         tail = live.text.finish()
         if tail:
             live.channel.write(live.choice, tail, ())
-        live.channel.finish(live.choice, reason, live.usage(now))
+        usage = live.usage(now)
+        live.channel.finish(live.choice, reason, usage)
         self.trace.ended(live.key, reason.value, live.output)
+        self.trace.measurements.ended(
+            now - live.request.arrival, usage.queue_seconds, usage.first_token_seconds
+        )
         del self._live[live.key]
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.totals.finished += 1

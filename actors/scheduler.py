@@ -214,17 +214,17 @@ class Scheduler(Actor[Accepted]):
         return False
 
     async def _plan_ahead(self) -> None:
-        core = self.core
+        core, trace = self.core, self.trace
         while core.has_work and (core.paused or core.uncommitted <= core.limits.depth):
-            began = self.trace.clock()
+            began = trace.clock()
             planned = await self._plan()
             if planned is None:
-                return
+                break
             self._announce(planned)
             plan = planned.plan
-            self.trace.count(
-                plan.layout, self.trace.span("scheduler.plan", began, plan.step, plan.layout.rows)
-            )
+            trace.count(plan.layout, trace.span("scheduler.plan", began, plan.step, plan.layout.rows))
+        if not core.uncommitted:
+            trace.measurements.starved()
 
     async def _plan(self) -> Planned | None:
         """Drives the core's generator: a demand that asks is waited for, others are only passed on."""

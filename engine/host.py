@@ -18,6 +18,7 @@ import anyio
 from stepahead.actors.actor import ActorFailedError, MailboxClosedError, Reply
 from stepahead.actors.messages import DrainRequested, PauseChanged, PrefixCacheResetRequested
 
+from . import events
 from .backend import Backend
 from .config import EngineConfig
 from .errors import DeviceStalledError, EngineClosedError, EngineError, EngineFailedError
@@ -40,6 +41,7 @@ class Host:
         self.wiring = Wiring(backend, config, self._failed)
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run(), name="stepahead-engine")
+        events.info("engine opened", overlap=config.overlap, max_sequences=config.max_sequences)
 
     @property
     def state(self) -> HealthState:
@@ -108,6 +110,7 @@ class Host:
         self._failure = failure
         if isinstance(failure.__cause__, DeviceStalledError) and self.wiring.tracer.recorder.enabled:
             self._dump = self.wiring.tracer.dump_in_background(self._stall_folder)
+        events.error("engine failed", actor=failure.name, cause=repr(failure.__cause__), trace=self._dump)
         self.wiring.intake.refuse(self._ending)
 
     def _ending(self) -> EngineError:
@@ -135,6 +138,7 @@ class Host:
 
     def _free(self) -> None:
         self.wiring.tracer.close()
+        events.info("engine closed", failed=self._failure is not None)
         try:
             self._backend.close()
         except Exception:

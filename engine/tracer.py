@@ -27,7 +27,7 @@ from .tracing.clock import loop_clock, real_clock
 from .tracing.encoder import Encoder
 from .tracing.loop_lag import SECONDS_BETWEEN, SECONDS_BETWEEN_WHILE_WRITING, LoopLag
 from .tracing.pump import Pump
-from .tracing.recorder import SILENT, Record, Recorder
+from .tracing.recorder import Record, Recorder, SilentRecorder
 from .tracing.torch_events import torch_events
 from .tracing.trace_file import TraceFile
 from .tracing.vocabulary import COUNTED
@@ -57,10 +57,10 @@ class Tracer:
 
     def __init__(self, backend: Backend, config: EngineConfig, loop: asyncio.AbstractEventLoop) -> None:
         clock = loop_clock(loop) if isinstance(loop, VirtualClockLoop) else real_clock()
-        self.recorder = Recorder(clock, config.trace_steps) if config.trace_steps else SILENT
+        self.recorder = Recorder(clock, config.trace_steps) if config.trace_steps else SilentRecorder()
         self.loop = loop
         self._config = config
-        self._device = "" if backend.device is None else backend.device.capabilities.name
+        self._device = "a process" if backend.device is None else backend.device.capabilities.name
         self._pump = Pump(self.recorder)
         self._lag = LoopLag(loop, self.recorder)
         self._sessions: set[TraceSession] = set()

@@ -10,6 +10,8 @@ from enum import Enum
 
 import msgspec
 
+from .timings import Timings
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the caller wants tokens chosen and when to stop. Edge values: `config.EDGE_VALUES`.
@@ -168,6 +170,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     coalesced_deltas: int
     mailboxes: dict[str, MailboxStatistics]
+    timings: Timings
 
 
 class HealthState(Enum):

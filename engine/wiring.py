@@ -118,4 +118,5 @@ class Wiring:
             preemptions=counts.preemptions,
             coalesced_deltas=totals.coalesced_deltas,
             mailboxes=self.supervisor.statistics(),
+            timings=self.tracer.recorder.measurements.timings(),
         )

@@ -31,8 +31,11 @@ from stepahead.engine.errors import (
     TokenOutOfVocabularyError,
     WrongLoopError,
 )
+from stepahead.engine.metrics import prometheus_collector
 from stepahead.engine.opening import LoopRunningError
 from stepahead.engine.stream import Stream
+from stepahead.engine.timings import Histogram, Timings
+from stepahead.engine.tracer import TraceError
 from stepahead.engine.types import (
     Completion,
     Delta,
@@ -62,6 +65,7 @@ __all__ = [
     "FinishReason",
     "Health",
     "HealthState",
+    "Histogram",
     "InvalidParameterError",
     "InvalidRequestError",
     "LoopRunningError",
@@ -78,9 +82,12 @@ __all__ = [
     "StepaheadError",
     "Stream",
     "StreamInUseError",
+    "Timings",
     "TokenLogprob",
     "TokenOutOfVocabularyError",
+    "TraceError",
     "Usage",
     "WrongLoopError",
     "__version__",
+    "prometheus_collector",
 ]

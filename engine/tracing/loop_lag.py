@@ -43,6 +43,7 @@ class LoopLag:
         self._timer = None
         now = max(self._recorder.clock(), self._due)
         self._recorder.record(("event_loop.lag", self._due, now, -1, 0))
+        self._recorder.measurements.lagged(now - self._due)
         if self._needed:
             self._needed = False
             self._schedule()

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from stepahead.engine.measurements import Measurements
 from stepahead.engine.model.runner import BatchLayout, Int32s
 
 from .clock import TraceClock
@@ -53,6 +54,7 @@ class Recorder:
         "clock",
         "count",
         "enabled",
+        "measurements",
         "record",
         "span",
         "wall_at_zero",
@@ -64,6 +66,7 @@ class Recorder:
         self._queue: deque[Record] = deque(maxlen=self.capacity)
         self._kept: deque[Record] = deque(maxlen=self.capacity)
         self.enabled = True
+        self.measurements = Measurements()
         self.wall_at_zero = clock.wall_at_zero
         self.clock: Callable[[], int] = clock.now
         self.record: Callable[[Record], object] = self._queue.append
@@ -132,7 +135,7 @@ def _copied(records: deque[Record]) -> list[Record]:
             continue
 
 
-class _SilentRecorder(Recorder):
+class SilentRecorder(Recorder):
     """Tracing switched off: the actors' calls remain and do nothing."""
 
     __slots__ = ()
@@ -147,5 +150,5 @@ def _ignore(*_: object) -> int:
     return 0
 
 
-SILENT: Recorder = _SilentRecorder()
-"""Held by actors until somebody gives them a recorder. Remembers nothing."""
+SILENT: Recorder = SilentRecorder()
+"""Held by actors until somebody gives them a recorder of their engine."""
