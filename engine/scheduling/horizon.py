@@ -21,29 +21,24 @@ MOST_ROWS = 32
 
 
 class Horizon:
-    """Counts down the plans of one layout that may skip their comparisons."""
+    """The last step up to which one layout may skip its comparisons."""
 
     def __init__(self, ledger: Ledger, saves: WindowSaves) -> None:
         self._ledger, self._saves = ledger, saves
         self._layout: BatchLayout | None = None
-        self._plans = 0
         self._last_step = -1
 
-    def covers_plan(self, layout: BatchLayout) -> bool:
-        """Whether the next plan, of this layout, may skip; counts it."""
-        if layout is not self._layout or not self._plans:
-            return False
-        self._plans -= 1
-        return True
+    def covers(self, layout: BatchLayout, step: int) -> bool:
+        """Whether planning this step may skip, and committing it can fill no block.
 
-    def covers_commit(self, layout: BatchLayout, step: int) -> bool:
-        """Whether no block can be full after this commit."""
+        By number, not by count: a step that was planned the long way moved the counters as well.
+        """
         return layout is self._layout and step <= self._last_step
 
     def look(self, rows: StepRows, step: int) -> None:
         """Looks ahead from a plan that needed nothing: step `step`, about to be emitted."""
-        self._plans = 0
-        if rows.decode.rows > MOST_ROWS or rows.decode.slots.size == 0:
+        self._layout = None
+        if rows.decode.rows > MOST_ROWS:
             return
         ledger, at, first = self._ledger, rows.decode_rows, rows.decode_first
         width, block = ledger.limits.width, ledger.limits.block_tokens
@@ -58,6 +53,6 @@ class Horizon:
                 int((self._saves.next_position[at] - first).min()) - 1,
                 int((ledger.published[at] + block - first).min()) - width - 1,
             )
-        self._layout = rows.decode
-        self._plans = max(slack // width, 0)
-        self._last_step = step + self._plans if slack >= 0 else -1
+        if slack >= 0:
+            self._layout = rows.decode
+            self._last_step = step + slack // width

@@ -201,7 +201,11 @@ class SchedulingCore:
                 f"{self.uncommitted} steps are uncommitted while planning step {self._steps}"
             )
         layout = self._chooser.repeated()
-        if layout is not None and not self._disturbed(layout.rows) and self._horizon.covers_plan(layout):
+        if (
+            layout is not None
+            and self._horizon.covers(layout, self._steps)
+            and not self._disturbed(layout.rows)
+        ):
             return self._emit(decode_plan(self._steps, layout, self._chooser.first_positions()))
         rows = self._chooser.choose()
         if self._is_steady(rows):
@@ -245,7 +249,7 @@ class SchedulingCore:
                 break
             self._preempt(int(growth[grant.grown :].sum()), work)
             rows = self._chooser.choose()
-        copies, proven = self._saves.copy(due, granted)
+        copies, proven = self._saves.copy(due, granted, self._steps - 1)
         yield from self._admit_more(rows, work)
         if rows.empty:
             return None
@@ -408,7 +412,10 @@ class SchedulingCore:
         self.ledger.occupy(sequence, slot, self._admissions, entry)
         self._saves.occupy(slot, entry.hit_tokens)
         self._running[slot] = sequence
-        work.admitted.append(Occupant(slot=slot, request=sequence.request, output=sequence.output))
+        request, output = sequence.request, sequence.output
+        looks_back = output and request.params.edits is not None
+        generated = sequence.tokens[sequence.prompt_length :].tobytes() if looks_back else b""
+        work.admitted.append(Occupant(slot=slot, request=request, output=output, generated=generated))
         work.resumed.append(sequence.preemptions > 0)
         work.cached_tokens.append(entry.hit_tokens)
         if entry.snapshot:
@@ -447,21 +454,21 @@ class SchedulingCore:
         here = self.ledger.commit(commit)
         everybody = np.count_nonzero(here) == here.size
         publications: tuple[Publication, ...] = ()
-        if not self._horizon.covers_commit(layout, commit.step) or self._saves.any_in_flight:
-            publications = self._publish(self._shareable(layout, here))
+        if not self._horizon.covers(layout, commit.step) or self._saves.any_in_flight:
+            publications = self._publish(self._shareable(layout, here, commit.step))
         prompts = layout.decode_count < layout.slots.size and len(self._groups) > 0
         if everybody and not (commit.any_finish or prompts or self._retiring or self._retired):
             return CommitNews(publications=publications) if publications else NO_NEWS
         return self._settle(commit, here, publications)
 
-    def _shareable(self, layout: BatchLayout, here: Bools) -> list[int]:
+    def _shareable(self, layout: BatchLayout, here: Bools, step: int) -> list[int]:
         """Slots with filled blocks, or a copied state, that the commit made good."""
         if not self.limits.prefix_cache:
             return []
         ledger = self.ledger
         rows = ledger.rows(layout)
         filled = ledger.cached[rows] - ledger.published[rows] >= self.limits.block_tokens
-        slots = self._saves.reached()
+        slots = self._saves.settle(step)
         if np.count_nonzero(filled):
             slots = list(dict.fromkeys(slots + layout.slots[filled & here].tolist()))
         return slots

@@ -23,11 +23,15 @@ from .ledger import DECODE, Ledger
 NEVER = np.int32(np.iinfo(np.int32).max)
 
 
+MISSED = -1
+
+
 class _Copy(msgspec.Struct, frozen=True):
-    """A granted slot, copied into by a plan whose predecessor is not committed."""
+    """A granted slot and what was copied into it."""
 
     snapshot: int
     position: int
+    step: int  # its commit tells whether the copy is good; MISSED once it told otherwise
 
 
 class WindowSaves:
@@ -43,6 +47,7 @@ class WindowSaves:
         self.next_position: Int32s = np.full(slots, NEVER, dtype=np.int32)
         self.retained: Int32s = np.zeros(slots, dtype=np.int32)  # last position a hit could resume from
         self._copies: dict[int, _Copy] = {}
+        self._proven: dict[int, _Copy] = {}  # good, and published at once
 
     def occupy(self, slot: int, hit_tokens: int) -> None:
         self.next_position[slot] = NEVER
@@ -85,23 +90,26 @@ class WindowSaves:
         """State slots to ask for: a copy that missed has one."""
         return sum(slot not in self._copies for slot in due)
 
-    def copy(self, due: list[int], granted: Int32s) -> tuple[list[tuple[int, int]], list[int]]:
-        """Uses the granted slots in order. Returns (source, destination) pairs, and slots proven good at
-        once.
+    def copy(self, due: list[int], granted: Int32s, step: int) -> tuple[list[tuple[int, int]], list[int]]:
+        """Uses the granted slots in order. Returns (source, destination) pairs, and slots proven at once.
 
-        Those without a grant pass on to their next boundary.
+        `step` is the newest planned: what it leaves is copied. Those without a grant pass on to their next
+        boundary.
         """
         pairs, proven = [], []
         spare = iter(granted.tolist())
         for slot in due:
-            held = self._copies.get(slot)
+            held = self._copies.pop(slot, None)
             snapshot = held.snapshot if held else next(spare, 0)
             if not snapshot:
                 self._pass(slot)
                 continue
             pairs.append((slot, snapshot))
-            self._copies[slot] = _Copy(snapshot, int(self.next_position[slot]))
-            if not self._ledger.inflight[slot]:
+            copy = _Copy(snapshot, int(self.next_position[slot]), step)
+            if self._ledger.inflight[slot]:
+                self._copies[slot] = copy
+            else:
+                self._proven[slot] = copy
                 proven.append(slot)
         return pairs, proven
 
@@ -110,12 +118,20 @@ class WindowSaves:
         """Whether a copy waits for its proof."""
         return bool(self._copies)
 
-    def reached(self) -> list[int]:
-        """Slots whose copied state is proven good by what is committed now."""
-        if not self._copies:
-            return []
-        cached = self._ledger.cached
-        return [slot for slot, copy in self._copies.items() if copy.position <= cached[slot]]
+    def settle(self, step: int) -> list[int]:
+        """Slots whose copy is proven good by the commit of this step; that of others has missed.
+
+        A boundary reached by a later commit proves nothing: the copy is older than that step.
+        """
+        proven = []
+        for slot, copy in list(self._copies.items()):
+            if copy.step == step:
+                if copy.position <= self._ledger.cached[slot]:
+                    self._proven[slot] = self._copies.pop(slot)
+                    proven.append(slot)
+                else:
+                    self._copies[slot] = _Copy(copy.snapshot, copy.position, MISSED)
+        return proven
 
     def publish(self, slot: int, key: int, salt: bytes) -> list[Publication]:
         """What became shareable: filled blocks, and the state copied at a boundary that is now committed."""
@@ -123,9 +139,7 @@ class WindowSaves:
             return []
         ledger = self._ledger
         begin, end = int(ledger.published[slot]), int(ledger.cached[slot]) // self._block * self._block
-        copy = self._copies.get(slot)
-        if copy is not None and copy.position > end:
-            copy = None
+        copy = self._proven.pop(slot, None)
         cuts = sorted({begin, end} | ({copy.position} if copy else set()))
         publications = [self._publication(slot, key, salt, first, last, 0) for first, last in pairwise(cuts)]
         ledger.published[slot] = end
@@ -137,7 +151,6 @@ class WindowSaves:
         self, slot: int, key: int, salt: bytes, copy: _Copy, publications: list[Publication]
     ) -> list[Publication]:
         """Attaches the state to the publication that ends at its position, or says it behind all blocks."""
-        del self._copies[slot]
         self.retained[slot] = copy.position
         if self.next_position[slot] == copy.position:
             self._pass(slot)

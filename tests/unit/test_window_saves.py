@@ -73,14 +73,15 @@ def test_a_copy_that_missed_is_made_again_into_the_same_slot_and_then_published(
     ledger = decoding(6, 4, 4, drafts=3)
     saves = saves_of(ledger, 8)
     assert saves.lacking(saves.due(ids(SLOT))) == 1
-    assert saves.copy([SLOT], ids(9)) == ([(SLOT, 9)], [])
-    ledger.cached[SLOT] = 7  # the step gave one token: the state at 8 was not there to be copied
-    assert saves.reached() == []
+    assert saves.copy([SLOT], ids(9), step=3) == ([(SLOT, 9)], [])
+    assert saves.settle(2) == []
+    ledger.cached[SLOT] = 7  # step 3 gave one token: the state at 8 was not there to be copied
+    assert saves.settle(3) == []
     due = saves.due(ids(SLOT))
     assert (due, saves.lacking(due)) == ([SLOT], 0)
-    assert saves.copy(due, ids()) == ([(SLOT, 9)], [])
+    assert saves.copy(due, ids(), step=4) == ([(SLOT, 9)], [])
     ledger.cached[SLOT] = 10
-    assert saves.reached() == [SLOT]
+    assert saves.settle(4) == [SLOT]
     (publication,) = saves.publish(SLOT, KEY, b"")
     assert (publication.first_column, publication.blocks.tolist(), publication.snapshot) == (1, [31], 9)
     assert np.frombuffer(publication.tokens, dtype=np.int32).tolist() == [4, 5, 6, 7]
@@ -88,10 +89,25 @@ def test_a_copy_that_missed_is_made_again_into_the_same_slot_and_then_published(
     assert (saves.held(), saves.vacate(SLOT)) == ([], [])
 
 
+def test_a_boundary_reached_by_a_later_commit_does_not_prove_an_older_copy() -> None:
+    """Two commits without a plan between them, as when the engine pauses."""
+    ledger = decoding(6, 4, 4, drafts=3)
+    saves = saves_of(ledger, 8)
+    saves.copy(saves.due(ids(SLOT)), ids(9), step=3)
+    ledger.cached[SLOT] = 7
+    assert saves.settle(3) == []
+    ledger.cached[SLOT], ledger.inflight[SLOT] = 10, 0
+    assert saves.settle(4) == []
+    assert [p.snapshot for p in saves.publish(SLOT, KEY, b"")] == [0]
+    assert saves.held() == [9]
+    assert saves.copy(saves.due(ids(SLOT)), ids(), step=4) == ([(SLOT, 9)], [SLOT])
+    assert [p.snapshot for p in saves.publish(SLOT, KEY, b"")] == [9]
+
+
 def test_a_state_of_committed_text_is_published_behind_its_blocks() -> None:
     ledger = decoding(8, 0, 8)
     saves = saves_of(ledger, 8)
-    assert saves.copy(saves.due(ids(SLOT)), ids(9)) == ([(SLOT, 9)], [SLOT])
+    assert saves.copy(saves.due(ids(SLOT)), ids(9), step=3) == ([(SLOT, 9)], [SLOT])
     (publication,) = saves.publish(SLOT, KEY, b"x")
     assert (publication.first_column, publication.blocks.size, publication.tokens) == (2, 0, b"")
     assert (publication.snapshot, publication.salt) == (9, b"x")
@@ -100,22 +116,23 @@ def test_a_state_of_committed_text_is_published_behind_its_blocks() -> None:
 def test_several_blocks_are_published_around_the_state_between_them() -> None:
     ledger = decoding(7, 4, 4, drafts=3)
     saves = saves_of(ledger, 8)
-    saves.copy(saves.due(ids(SLOT)), ids(9))
+    saves.copy(saves.due(ids(SLOT)), ids(9), step=3)
     ledger.cached[SLOT] = 13
+    assert saves.settle(3) == [SLOT]
     found = [(p.first_column, p.blocks.tolist(), p.snapshot) for p in saves.publish(SLOT, KEY, b"")]
     assert found == [(1, [31], 9), (2, [32], 0)]
 
 
 def test_without_a_free_slot_the_boundary_is_passed_over() -> None:
     saves = saves_of(decoding(7, 1, 4), 8)
-    assert saves.copy(saves.due(ids(SLOT)), ids()) == ([], [])
+    assert saves.copy(saves.due(ids(SLOT)), ids(), step=3) == ([], [])
     assert saves.next_position[SLOT] == 12
     assert saves.held() == []
 
 
 def test_who_leaves_gives_the_open_slot_back() -> None:
     saves = saves_of(decoding(7, 1, 4), 8)
-    saves.copy(saves.due(ids(SLOT)), ids(9))
+    saves.copy(saves.due(ids(SLOT)), ids(9), step=3)
     assert saves.held() == [9]
     assert saves.vacate(SLOT) == [9]
     assert (saves.held(), saves.retained[SLOT]) == ([], 0)
