@@ -3,8 +3,9 @@
 An engine is a handful of tasks that must never deadlock, never lose a message silently, and never leave one
 another running after a failure. So: a mailbox accepts the message types its actor declares and nothing else;
 it is bounded, and a full one is either waited for (`send`, for callers outside the engine) or an error
-(`post`, between actors, whose traffic is bounded by design: a full one means a bug, not load). Rejected:
-asyncio.Queue, which is 1.7 times slower per hop, accepts anything, and cannot say how deep it has been.
+(`post`, between actors, whose traffic is bounded by design and for which callers leave room: a full one means
+a bug, not load). Rejected: asyncio.Queue, which is 1.7 times slower per hop, accepts anything, and cannot say
+how deep it has been.
 
 Invariant: a handler runs to its end before the next message is taken, and only an actor's own handlers touch
 its state.
@@ -63,6 +64,7 @@ class Mailbox(Generic[M]):
         "_high_water",
         "_messages",
         "_name",
+        "_outside_capacity",
         "_posted",
         "_reader",
         "_room",
@@ -70,6 +72,7 @@ class Mailbox(Generic[M]):
 
     def __init__(self, name: str, accepts: Sequence[type], capacity: int) -> None:
         self._name, self._accepts, self._capacity = name, frozenset(accepts), capacity
+        self._outside_capacity = capacity - capacity // 4
         self._messages: deque[M] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
@@ -85,8 +88,8 @@ class Mailbox(Generic[M]):
         self._append(message)
 
     async def send(self, message: M) -> None:
-        """Appends, waiting for room in order of arrival."""
-        while len(self._messages) >= self._capacity and not self._closed:
+        """Appends, waiting for room in order of arrival. The last quarter of the room is for `post`."""
+        while len(self._messages) >= self._outside_capacity and not self._closed:
             room = asyncio.get_running_loop().create_future()
             self._room.append(room)
             try:
@@ -144,7 +147,7 @@ class Mailbox(Generic[M]):
 
     def _pop(self) -> M:
         message = self._messages.popleft()
-        if self._room:
+        if self._room and len(self._messages) < self._outside_capacity:
             self._offer_room()
         return message
 

@@ -75,6 +75,20 @@ async def test_senders_wait_for_room_in_order() -> None:
     await asyncio.gather(*senders)
 
 
+async def test_senders_leave_room_for_those_who_cannot_wait() -> None:
+    box = _box(8)
+    senders = [asyncio.create_task(box.send(Number(i))) for i in range(20)]
+    await asyncio.sleep(0)
+    assert (len(box), box.statistics().senders_waiting) == (6, 14)
+    box.post(Number(100))
+    box.post(Number(101))
+    with pytest.raises(MailboxFullError):
+        box.post(Number(102))
+    received = [(await box.receive()).value for _ in range(22)]
+    assert received == [*range(6), 100, 101, *range(6, 20)]
+    await asyncio.gather(*senders)
+
+
 async def test_room_given_to_a_cancelled_sender_goes_to_the_next() -> None:
     box = _box(1)
     box.post(Number(0))

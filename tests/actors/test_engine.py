@@ -24,6 +24,7 @@ from stepahead import (
 )
 from stepahead.devices.clock import run_virtual
 from tests.actors.hashed_engine import DRAFTING, exact, expected, open_hashed, prompt_of, settle, until
+from tests.actors.null_engine import open_null
 from tests.actors.scripted_engine import open_scripted
 from tests.unit.text_tokenizer import small_tokenizer
 
@@ -221,6 +222,16 @@ async def test_abort_all_reaches_the_running_the_queued_and_those_outside() -> N
         assert [delta async for delta in running][-1].finish_reason is FinishReason.ABORT
         await settle(engine)
         exact(await engine.generate(prompt_of(9), GREEDY), prompt_of(9), GREEDY)
+
+
+async def test_more_callers_at_once_than_a_mailbox_holds() -> None:
+    """Callers wait; a step's commit, which cannot, always finds room."""
+    one = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    async with open_null(max_sequences=64, mailbox_capacity=64, queue_capacity=32) as engine:
+        done = await asyncio.gather(*(engine.generate([5, 6], one) for _ in range(1000)))
+        assert [len(completion.token_ids) for completion in done] == [3] * 1000
+        boxes = engine.stats().mailboxes
+        assert boxes["scheduler"].high_water > 32, "callers did pile up"
 
 
 async def test_draining_ends_what_is_in_and_refuses_what_comes() -> None:
