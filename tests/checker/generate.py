@@ -192,8 +192,10 @@ def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
     if chances.one_in(2):
         fields["temperature"] = chances.of(1.0, 0.5, 2.0)
         fields["top_k"], fields["top_p"] = chances.of(0, 0, 3), chances.of(1.0, 1.0, 0.7)
+        fields["min_p"] = chances.of(0.0, 0.0, 0.3)
     if chances.one_in(5):
         fields["logprobs"] = chances.of(0, 1, 3)
+        fields["logprobs_of"] = chances.of("model", "model", "processed")
     if chances.one_in(4):
         fields["stop_token_ids"] = chances.tokens(chances.between(1, 5), model.vocab_size)
         fields["include_stop"] = chances.one_in(2)
@@ -202,6 +204,31 @@ def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
     if chances.one_in(5) and fields["detokenize"]:
         letters = "".join(chr(code) for code in range(32, 123))
         fields["stop"] = tuple(chances.of(*letters) for _ in range(chances.between(1, 8)))
+    return fields | _edits(chances, model)
+
+
+def _edits(chances: _Chances, model: Model) -> dict[str, Any]:
+    """Few allowed ids make loops, so that penalties and bad words have something to do."""
+    if not chances.one_in(3):
+        return {}
+    vocab = model.vocab_size
+    few = tuple(dict.fromkeys(chances.tokens(chances.between(6, 9), vocab)))
+    fields: dict[str, Any] = {}
+    if chances.one_in(2):
+        fields["allowed_token_ids"] = few
+    if chances.one_in(2):
+        fields["presence_penalty"], fields["frequency_penalty"] = chances.of(
+            (2.0, 0.0), (0.0, 0.7), (-1.5, 1.0)
+        )
+    if chances.one_in(2):
+        fields["repetition_penalty"] = chances.of(1.3, 3.0, 0.8)
+    if chances.one_in(2):
+        fields["logit_bias"] = {chances.of(*few): 50.0, chances.of(*few): chances.of(-100.0, 2.5)}
+    if chances.one_in(3):
+        fields["banned_token_ids"] = (few[0],)
+    if chances.one_in(2):
+        pair = (chances.of(*few), few[1])
+        fields["bad_words"] = (pair, (*pair, few[0]), (few[0],))[: chances.between(1, 3)]
     return fields
 
 

@@ -155,8 +155,9 @@ def _most_cached(run: Run, client: Client) -> int:
     most = len(client.prompt) if client.n > 1 else 0
     for other in run.script.clients:
         if other is not client and other.salt == client.salt and most < len(client.prompt):
-            most = max(most, _common(client.prompt, other.prompt))
-            if most == len(other.prompt):
+            common = _common(client.prompt, other.prompt)
+            most = max(most, common)
+            if common == len(other.prompt):
                 try:
                     answers = told(run.script.model, other, run.limits)
                 except InvalidRequestError:

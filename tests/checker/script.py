@@ -90,9 +90,19 @@ class Client(Struct):
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    banned_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
     n: int = 1
+    best_of: int | None = None
     logprobs: int | None = None
+    logprobs_of: Literal["model", "processed"] = "model"
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -107,7 +117,7 @@ class Client(Struct):
     after_seconds: float = 0.0
 
     def params(self) -> SamplingParams:
-        names = SamplingParams.__struct_fields__
+        names = set(SamplingParams.__struct_fields__).intersection(self.__struct_fields__)
         return SamplingParams(**{name: getattr(self, name) for name in names})
 
 
