@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="only check that the trace keeps its rules")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw a window (needs matplotlib)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="draw a window as an HTML page")
-    parser.add_argument("--steps", metavar="A:B", help="draw steps A to B (default: five in the middle)")
+    parser.add_argument("--steps", metavar="A:B", help="draw steps A to B (default: five typical ones)")
     parser.add_argument("--window", metavar="A:B", help="draw from A to B milliseconds")
     parser.add_argument("--torch", type=Path, metavar="PROFILE", help="merge an export of torch.profiler ...")
     parser.add_argument("--out", type=Path, metavar="FILE", help="... into this trace")
@@ -135,7 +135,7 @@ def _draw(arguments: argparse.Namespace, trace: Trace) -> None:
 
 
 def _picture(arguments: argparse.Namespace, trace: Trace) -> Picture:
-    from ..tracing.picture import draw_window, middle_window, step_window
+    from ..tracing.picture import draw_window, step_window, typical_window
 
     if arguments.window is not None:
         begin, end = _range(arguments.window)
@@ -143,7 +143,7 @@ def _picture(arguments: argparse.Namespace, trace: Trace) -> Picture:
     if arguments.steps is not None:
         first, last = _range(arguments.steps)
         return draw_window(trace, *step_window(trace, int(first), int(last)))
-    return draw_window(trace, *middle_window(trace))
+    return draw_window(trace, *typical_window(trace))
 
 
 def _range(text: str) -> tuple[float, float]:

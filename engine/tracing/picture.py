@@ -77,11 +77,12 @@ class Picture(msgspec.Struct, frozen=True):
     end: float
 
 
-def middle_window(trace: Trace, steps: int = STEPS_SHOWN) -> tuple[float, float]:
-    """From the begin of a step in the middle of the trace to the end of the `steps`-th from there."""
+def typical_window(trace: Trace, steps: int = STEPS_SHOWN) -> tuple[float, float]:
+    """A few steps in a row that together took the median time of so many, neither the best nor the worst."""
     line = timeline(trace)
-    first = max((len(line.steps) - steps) // 2, 0)
-    shown = line.steps[first : first + steps]
+    runs = [line.steps[first : first + steps] for first in range(max(len(line.steps) - steps + 1, 1))]
+    runs.sort(key=lambda run: run[-1].work_end - run[0].work[0].begin)
+    shown = runs[len(runs) // 2]
     return _around(line, shown[0].work[0].begin, shown[-1].work_end)
 
 

@@ -60,7 +60,7 @@ def _draw(axes: Any, picture: Picture) -> None:
         if shade.end - shade.begin > room:
             middle = (shade.begin + shade.end) / 2 / ms
             axes.text(middle, -0.08, shade.cause, ha="center", va="bottom", fontsize=8, color=shade.colour)
-    thinnest = length_shown / 1400
+    thinnest = length_shown / 900
     for bar in picture.bars:
         width = max(bar.end - bar.begin, thinnest) / ms
         axes.barh(bar.row + 0.5, width, left=bar.begin / ms, height=0.7, color=bar.colour, linewidth=0)

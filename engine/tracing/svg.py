@@ -65,7 +65,7 @@ def _elements(picture: Picture, height: float) -> Iterator[str]:
         weight = 1.2 if row == picture.host_rows else 0.4
         yield f'<path d="M{LEFT:g} {y:g}H{WIDTH:g}" stroke="#888" stroke-width="{weight}"/>'
     for bar in picture.bars:
-        width = max((bar.end - bar.begin) * scale, 0.8)
+        width = max((bar.end - bar.begin) * scale, 1.2)
         yield (
             f'<rect x="{x(bar.begin):.2f}" y="{TOP + ROW * bar.row + 5:g}" width="{width:.2f}" '
             f'height="{BAR:g}" rx="2" fill="{bar.colour}"><title>{escape(bar.label)}: '
