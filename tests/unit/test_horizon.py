@@ -68,3 +68,15 @@ def test_most_steps_of_a_lone_sequence_look_at_nothing(monkeypatch: pytest.Monke
     driver.run()
     driver.check_text()
     assert len(looks) < len(driver.plans) / 5
+
+
+def test_steps_planned_the_long_way_use_up_the_horizon_too() -> None:
+    """Somebody asks who does not fit, again and again, and then nobody for the rest of the block."""
+    driver = Driver(Setup(block_tokens=32, max_context=160, blocks=6, slots=2, prefix_cache=False))
+    driver.submit(make_request(1, [1, 2, 3], max_output=150))
+    for key in range(2, 12):
+        driver.step()
+        driver.submit(make_request(key, [key] * 150, max_output=1))
+    driver.run()
+    driver.check_text()
+    assert next(iter(driver.hits)) == 1
