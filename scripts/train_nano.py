@@ -66,6 +66,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--held-out", type=int, default=400, help="documents per source to measure on")
     parser.add_argument("--samples", type=int, default=0, help="tokens per sample; 0 writes none")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--keep", type=Path, help="folder for the files of --smoke; else they are deleted")
     return parser.parse_args(arguments)
 
 
@@ -151,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
         from nano.smoke import smoke
 
         with tempfile.TemporaryDirectory() as folder:
-            smoke(Path(folder), main)
+            smoke(options.keep or Path(folder), main)
         return
     if options.prepare:
         from nano.prepare import prepare

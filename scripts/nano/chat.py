@@ -1,7 +1,8 @@
 """Chat prompts in the V4.1 rendered form, as plain text with special tokens spelled out.
 
-The engine's own renderer belongs to the serving side; training only needs the shape of the result, so this file
-spells it directly (model_spec 4.8 names the tokens). Text written by "users" here never contains a special token.
+The engine's own renderer belongs to the serving side; training only needs the shape of the result, so this
+file spells it directly (model_spec 4.8 names the tokens). Text written by "users" here never contains a
+special token.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def conversation(
     effort: int | None = None,
     reasoning: str = "",
 ) -> str:
-    """Render (user, assistant) turns without BOS. Only the last answer carries `reasoning`, when `effort` is set."""
+    """Render (user, assistant) turns without BOS; the last answer carries `reasoning` if `effort` is set."""
     extra = ("\n\n" + tools_block(tools) if tools else "") + (
         _FORMAT + json.dumps(schema, ensure_ascii=False) if schema is not None else ""
     )

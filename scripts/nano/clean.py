@@ -1,7 +1,7 @@
 """Markup to plain text: HTML pages, reStructuredText sources, and paragraph de-duplication.
 
-Regular expressions and not a parser: the pages come from three known generators, and a page that is cleaned badly
-costs a few odd tokens, not a wrong result.
+Regular expressions and not a parser: the pages come from three known generators, and a page that is cleaned
+badly costs a few odd tokens, not a wrong result.
 """
 
 from __future__ import annotations

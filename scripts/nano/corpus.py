@@ -1,7 +1,8 @@
-"""The corpus: documents of every source, cleaned, capped, and split into training and held-out by document hash.
+"""The corpus: documents of every source, cleaned, capped, and split into training and held-out by document
+hash.
 
-The split depends on a document's text alone, so adding a source or changing a cap never moves a document from one
-side to the other.
+The split depends on a document's text alone, so adding a source or changing a cap never moves a document
+from one side to the other.
 """
 
 from __future__ import annotations

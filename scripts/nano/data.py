@@ -1,7 +1,7 @@
 """Batches of training rows, assembled on the device from documents drawn by source weight.
 
-Every row starts at the start of a document, as every prompt does, and is filled with further random documents until
-it is full. Drawing with replacement needs no epoch bookkeeping and is one gather per batch.
+Every row starts at the start of a document, as every prompt does, and is filled with further random
+documents until it is full. Drawing with replacement needs no epoch bookkeeping and is one gather per batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Documents:
         self._chances = torch.as_tensor(self._document_chances(arrays, kept), device=device)
 
     def _document_chances(self, arrays: np.lib.npyio.NpzFile, kept: np.ndarray) -> np.ndarray:
-        """Cumulative chances: a source's share of the *tokens* is its weight, documents within it are equal."""
+        """Cumulative chances: a source's share of the *tokens* is its weight, its documents are equal."""
         source, lengths = arrays["source"][kept], arrays["lengths"][kept]
         chances = np.zeros(len(kept))
         for index, (_, weight) in enumerate(self.sources):
@@ -47,7 +47,7 @@ class Documents:
         return np.cumsum(chances / chances.sum())
 
     def batch(self, rows: int, length: int, pad: int, per_row: int = 48) -> tuple[Tensor, Tensor]:
-        """Tokens and next-token targets, `[rows, length]`; targets are IGNORE where a row could not be filled."""
+        """Tokens and next-token targets, `[rows, length]`; targets are IGNORE where a row ran out."""
         device = self.tokens.device
         draws = torch.rand(rows, per_row, device=device, dtype=torch.float64)
         picked = torch.searchsorted(self._chances, draws).clamp(max=len(self._chances) - 1)

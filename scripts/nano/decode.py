@@ -1,7 +1,7 @@
 """Token-by-token generation with the training model: all sequences of a batch stand at the same position.
 
-Only used to make text for the draft block, to measure, and to write samples. Every sequence has the same prompt
-length, so a step is one row per sequence and caches are plain tensors indexed by position.
+Only used to make text for the draft block, to measure, and to write samples. Every sequence has the same
+prompt length, so a step is one row per sequence and caches are plain tensors indexed by position.
 """
 
 from __future__ import annotations
@@ -16,18 +16,10 @@ from torch.nn import functional
 
 from stepahead.engine.model.v41.roles import LayerRole
 
-from .model import (
-    TrainingModel,
-    Weights,
-    candidate_entries,
-    choose,
-    index_scores,
-    multiply,
-    remember,
-    rms_norm,
-    rotate,
-    wide,
-)
+from .arithmetic import Weights, multiply, rms_norm, rotate, wide
+from .indexer import candidate_entries, choose, index_scores
+from .memory import remember
+from .model import TrainingModel
 
 Sampler = Callable[[Tensor], Tensor]
 
@@ -104,14 +96,15 @@ class Decoder:
             prefix = f"layers.{role.layer_id}"
             if role.has_engram:
                 streams = self._remember(role, prefix, tokens, position, streams)
-            streams, pre = model.sublayer(
-                weights, prefix, "attn", streams, pre,
-                lambda x, r=role: self._attention(r, x, position, caches, shared),
-            )  # fmt: skip
-            streams, pre = model.sublayer(
-                weights, prefix, "ffn", streams, pre,
-                lambda x, p=prefix: model.feed_forward(weights, p, x, config.num_experts_per_tok)[0],
-            )  # fmt: skip
+
+            def attend(x: Tensor, role: LayerRole = role) -> Tensor:
+                return self._attention(role, x, position, caches, shared)
+
+            def feed_forward(x: Tensor, prefix: str = prefix) -> Tensor:
+                return model.feed_forward(weights, prefix, x, config.num_experts_per_tok)[0]
+
+            streams, pre = model.sublayer(weights, prefix, "attn", streams, pre, attend)
+            streams, pre = model.sublayer(weights, prefix, "ffn", streams, pre, feed_forward)
         return (pre.unsqueeze(-1) * streams).sum(1)
 
     def _remember(
@@ -135,7 +128,7 @@ class Decoder:
         model, weights, prefix = self.model, self.weights, f"layers.{role.layer_id}"
         rows = inputs.unsqueeze(1)
         cos, sin = model.angles(role.ratio, position, position + 1)
-        query, compressed, key = model.queries(weights, prefix, rows, cos, sin)
+        query, compressed, key = model.attention.queries(weights, prefix, rows, cos, sin)
         window = caches.windows[role.layer_id]
         window[:, position] = key[:, 0]
         keys = window[:, max(0, position - self.config.sliding_window + 1) : position + 1]
@@ -150,7 +143,7 @@ class Decoder:
             keys = torch.cat((keys, entries), dim=1)
             allowed = torch.cat((allowed, shared["chosen"][:, :count]), dim=1)
         result = attend_row(query[:, 0], keys, allowed, weights[f"{prefix}.attn.attn_sink"])
-        return model.output(weights, prefix, result.unsqueeze(1), cos, sin)
+        return model.attention.output(weights, prefix, result.unsqueeze(1), cos, sin)
 
     def _store(self, role: LayerRole, prefix: str, rows: Tensor, position: int, caches: _Caches) -> None:
         """Finish a compressed entry when its last token arrives."""
@@ -164,11 +157,13 @@ class Decoder:
                 return
             both = torch.stack((caches.unfinished[layer], current), dim=2)
             values = (both[1].softmax(1) * both[0]).sum(1).to(rows.dtype)
-        latent = rms_norm(values, self.weights[f"{name}.norm.weight"], self.config.rms_norm_eps).to(rows.dtype)
+        latent = rms_norm(values, self.weights[f"{name}.norm.weight"], self.config.rms_norm_eps).to(
+            rows.dtype
+        )
         entry, start = position // ratio, position // ratio * ratio
         cos, sin = self.model.angles(ratio, start, start + 1)
         caches.entries[layer][:, entry] = rotate(latent, cos[0], sin[0])
-        caches.index_keys[layer][:, entry] = self.model.index_keys(
+        caches.index_keys[layer][:, entry] = self.model.attention.index_keys(
             self.weights, prefix, latent, cos[0], sin[0]
         )
 
@@ -178,7 +173,9 @@ class Decoder:
     ) -> Tensor:  # fmt: skip
         count = (position + 1) // role.ratio
         cos, sin = self.model.angles(role.ratio, position, position + 1)
-        query, head_weights = self.model.index_queries(self.weights, prefix, rows, compressed, cos, sin)
+        query, head_weights = self.model.attention.index_queries(
+            self.weights, prefix, rows, compressed, cos, sin
+        )
         keys = caches.index_keys[role.index_k_source or 0][:, :count]
         if count == 0:
             return torch.zeros(rows.shape[0], 0, dtype=torch.bool, device=rows.device)

@@ -1,9 +1,9 @@
 """Distilling the draft block against the finished trunk.
 
-The trunk is frozen in its stored (quantized) values. Rows come from the corpus and, because drafts are accepted on
-the trunk's own text, from its own continuations, greedy and sampled. At random anchors the block is run exactly as in
-use; every place learns the trunk's next-token distribution at that place, with the true previous token in the Markov
-term, which in the trunk's own text is the token it would have chosen.
+The trunk is frozen in its stored (quantized) values. Rows come from the corpus and, because drafts are
+accepted on the trunk's own text, from its own continuations, greedy and sampled. At random anchors the
+block is run exactly as in use; every place learns the trunk's next-token distribution at that place, with
+the true previous token in the Markov term, which in the trunk's own text is the token it would have chosen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Distiller:
         self.own = torch.zeros(0, settings.length, dtype=torch.long, device=trainer.device)
 
     def write_own_text(self, batch: int, rounds: int) -> None:
-        """Continuations of training documents by the trunk: prompts of several lengths, greedy and sampled."""
+        """Continuations of training documents by the trunk: several prompt lengths, greedy and sampled."""
         trainer = self.trainer
         decoder = Decoder(trainer.model, self.frozen)
         plans: list[tuple[int, Sampler]] = [
@@ -101,7 +101,7 @@ class Distiller:
         doubt = functional.binary_cross_entropy_with_logits(confidence, accepted.float())
         loss = ((divergence + _CHOICE_LOSS * wrong) * decay).mean() / decay.mean()
         total = loss + _BALANCE_LOSS * torch.stack(penalties).mean() + _CONFIDENCE_LOSS * doubt
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         norm = torch.nn.utils.get_total_norm(self.optimizer.gradients())
         torch._foreach_mul_(self.optimizer.gradients(), (1.0 / (norm + 1e-6)).clamp(max=1.0))
         self.optimizer.step(rate(progress))
@@ -122,8 +122,9 @@ class Distiller:
             steps += 1
             if steps % self.settings.log_every == 0 or steps < 4:
                 text = " ".join(f"{k} {float(v):.4f}" for k, v in values.items())
+                seconds = time.monotonic() - since
                 print(
-                    f"draft step {steps} progress {progress:.3f} {text} seconds {time.monotonic() - since:.1f}",
+                    f"draft step {steps} progress {progress:.3f} {text} seconds {seconds:.1f}",
                     flush=True,
                 )
         with torch.no_grad():

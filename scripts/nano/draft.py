@@ -1,7 +1,8 @@
 """The draft block in training form: many anchors of many sequences at once (model_spec 3).
 
-An anchor `a` is a position the target has processed; the block then sees the newest token at `a + 1` and noise at
-the four places after it. All blocks of a batch are independent rows, because none reads another one's keys.
+An anchor `a` is a position the target has processed; the block then sees the newest token at `a + 1` and
+noise at the four places after it. All blocks of a batch are independent rows, because none reads another
+one's keys.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .model import TrainingModel, Weights, multiply, rms_norm, rotate, wide
+from .arithmetic import Weights, multiply, rms_norm, rotate, wide
+from .model import TrainingModel
 
 
 class DraftModel:
@@ -71,10 +73,10 @@ class DraftModel:
 
             def attention(x: Tensor, prefix: str = prefix, window: Tensor = window) -> Tensor:
                 rows = x.view(batch * count, block, -1)
-                query, _, own = self.trunk.queries(weights, prefix, rows, cos, sin)
+                query, _, own = self.trunk.attention.queries(weights, prefix, rows, cos, sin)
                 sink = weights[f"{prefix}.attn.attn_sink"]
                 result = attend_block(query, torch.cat((window, own), dim=1), missing, sink)
-                return self.trunk.output(weights, prefix, result, cos, sin)
+                return self.trunk.attention.output(weights, prefix, result, cos, sin)
 
             def feed_forward(x: Tensor, prefix: str = prefix) -> Tensor:
                 y, load, penalty = self.trunk.feed_forward(
@@ -99,7 +101,7 @@ class DraftModel:
         return multiply(embedded, weights[f"{self.last}.markov_head.head.weight"]), embedded
 
     def confidence(self, weights: Weights, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Raw scores; their sigmoid is the chance that a draft is accepted, given that those before it were."""
+        """Raw scores; their sigmoid is the chance that a draft is accepted, if those before it were."""
         weight = weights[f"{self.last}.confidence_head.proj.weight"]
         features = torch.cat((hidden.to(weight.dtype), embedded.to(weight.dtype)), dim=-1)
         return wide(functional.linear(features, weight).squeeze(-1))
@@ -117,7 +119,7 @@ class DraftModel:
 
 
 def attend_block(query: Tensor, keys: Tensor, missing: Tensor, sink: Tensor) -> Tensor:
-    """All rows of a block see the same keys: the window (some slots missing) and the block itself, both ways."""
+    """All rows of a block see the same keys: the window (some slots missing) and the whole block."""
     blocks, rows, heads, dim = query.shape
     scores = wide(query.flatten(1, 2) @ keys.mT).view(blocks, rows, heads, -1) * dim**-0.5
     absent = functional.pad(missing, (0, rows), value=False)

@@ -12,19 +12,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import chat
+from .arithmetic import Weights
 from .data import Documents
 from .decode import Decoder, greedy, sampler
 from .draft import DraftModel
-from .model import TrainingModel, Weights
+from .model import TrainingModel
 
 PROMPTS = (
-    "Once upon a time", "One day, a little fox named Rusty", "There was once a", "The old clockmaker", '{"name": "Anna", "age":',
+    "Once upon a time", "One day, a little fox named Rusty", "There was once a", "The old clockmaker",
+    '{"name": "Anna", "age":',
     '[{"product": "lamp", "quantity": 2}, {', "def read_file(path):\n", "In the beginning",
     chat.conversation([("Tell me a story about a rabbit.", "")]).removesuffix(chat.EOS),
     chat.conversation([("What is 7 plus 5?", "")]).removesuffix(chat.EOS),
     chat.conversation([("Hello!", "")], system="You are a helpful assistant.").removesuffix(chat.EOS),
     chat.conversation([("Count from 3 to 12.", "")]).removesuffix(chat.EOS),
-    chat.conversation([("Extract name, age, city as JSON: Maya Stone is 34 years old and lives in Oslo.", "")]).removesuffix(chat.EOS),
+    chat.conversation(
+        [("Extract name, age, city as JSON: Maya Stone is 34 years old and lives in Oslo.", "")]
+    ).removesuffix(chat.EOS),
     chat.conversation([("Define river.", "")]).removesuffix(chat.EOS),
 )  # fmt: skip
 
@@ -95,8 +99,9 @@ def accepted_drafts(
 ) -> dict[str, float]:  # fmt: skip
     """Mean accepted drafts per verification step while the trunk continues held-out prompts greedily.
 
-    Greedy text does not depend on the drafts, so it is written first; then every anchor's drafts are compared with it
-    at once, and the steps a speculative loop would take are walked through.
+    Greedy text does not depend on the drafts, so it is written first; then every anchor's drafts are compared
+    with it at once, and the steps a speculative loop would take are walked through. "mixture" weighs sources
+    as the training batches do, by their share of the tokens; "all" counts as many documents of each.
     """
     chosen: list[tuple[int, int]] = []
     for index in range(len(held_out.sources)):
@@ -114,7 +119,10 @@ def accepted_drafts(
             count = counts.setdefault(name, [0, 0])
             count[0] += steps
             count[1] += accepted
-    return {name: accepted / steps for name, (steps, accepted) in counts.items() if steps}
+    means = {name: accepted / steps for name, (steps, accepted) in counts.items() if steps}
+    shares = {name: share for name, share in held_out.sources if name in means}
+    steps_per_token = sum(share / (1 + means[name]) for name, share in shares.items()) / sum(shares.values())
+    return {**means, "mixture": 1 / steps_per_token - 1}
 
 
 def accepted_lengths(model: TrainingModel, draft: DraftModel, weights: Weights, tokens: Tensor) -> Tensor:

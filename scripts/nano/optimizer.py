@@ -1,8 +1,9 @@
 """Muon for matrices, Adam for everything else.
 
-Matrices of one shape are updated as one batch (a layer's experts, all layers' projections), so the orthogonalisation
-of hundreds of small matrices is a handful of batched products. Embeddings, tables, vectors and mixing coefficients
-have no meaningful spectrum and take Adam, each kind with its own learning rate.
+Matrices of one shape are updated as one batch (a layer's experts, all layers' projections), so the
+orthogonalisation of hundreds of small matrices is a handful of batched products. Embeddings, tables,
+vectors and mixing coefficients have no meaningful spectrum and take Adam, each kind with its own learning
+rate.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stepahead.engine.model.checkpoint.layout import TensorSpec
+from stepahead.engine.model.checkpoint.storage import TensorSpec
 
 # Learning rates at full speed, by the first rule that matches; matrices not named here take Muon.
 _ADAM_RATES = (
@@ -54,7 +55,8 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.to(matrices.dtype)
+    result: Tensor = x.to(matrices.dtype)
+    return result
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The trainable weights: named as in the checkpoint, except that a layer's experts are stacked.
 
-The list of tensors, their shapes and their storage come from the checkpoint layout itself, so a weight that the
-published format does not have cannot be trained by accident, and one that it has cannot be forgotten.
+The list of tensors, their shapes and their storage come from the checkpoint layout itself, so a weight that
+the published format does not have cannot be trained by accident, and one that it has cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from stepahead.engine.model.checkpoint.layout import StorageKind, TensorSpec, tensor_specs
+from stepahead.engine.model.checkpoint.layout import tensor_specs
+from stepahead.engine.model.checkpoint.storage import StorageKind, TensorSpec
 from stepahead.engine.model.v41.config import ModelConfig
 
 _EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.(w[123]\.weight)$")
@@ -96,5 +97,5 @@ _WIDE = ("embed.weight", "gate.weight", "q_weight", "k_weight")
 
 
 def in_compute_type(name: str, spec: TensorSpec) -> bool:
-    """Whether a weight multiplies activations in the compute type; tables, routing and vectors stay float32."""
+    """Whether a weight multiplies activations in the compute type; tables, routing, vectors stay float32."""
     return len(spec.shape) > 1 and spec.kind is not StorageKind.FP32 and not name.endswith(_WIDE)

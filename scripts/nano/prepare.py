@@ -1,8 +1,8 @@
 """From text to ids: the tokenizer, and one compressed array of tokens that can travel to another machine.
 
-A training machine may have no registry and little room, so the text stays behind: `corpus.npz.xz` holds every document
-as ids with its begin and end tokens, documents back to back, and where each starts, which source it belongs to and
-whether it is held out.
+A training machine may have no registry and little room, so the text stays behind: `corpus.npz.xz` holds
+every document as ids with its begin and end tokens, documents back to back, and where each starts, which
+source it belongs to and whether it is held out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from stepahead.engine.text.compressed_vocabulary import compressed_token_ids
-from stepahead.engine.text.tokenizer import Tokenizer as EngineTokenizer
+from stepahead.engine.model.v41.token_map import compressed_token_map
 
 from . import chat, tokenizer
 from .corpus import Document, documents
@@ -60,8 +59,8 @@ def prepare(
         else train_tokenizer(found, vocab_size, model_folder)
     )
     ids = list(encode(found, encoder))
-    token_map = compressed_token_ids(EngineTokenizer.from_file(existing))
-    table = {
+    token_map = compressed_token_map(encoder, vocab_size)
+    table: dict[str, np.ndarray] = {
         "lengths": np.array([len(i) for i in ids], dtype=np.int32),
         "bytes": np.array([len(d.text.encode()) for d in found], dtype=np.int32),
         "source": np.array([d.source for d in found], dtype=np.uint8),
@@ -69,9 +68,8 @@ def prepare(
     }
     _write(out / "corpus.npz.xz", ids, table, token_map, [(s.name, s.weight) for s in sources])
     total, held = int(table["lengths"].sum()), int(table["lengths"][table["held_out"]].sum())
-    print(
-        f"documents {len(ids)} tokens {total} held out {held} bytes per token {table['bytes'].sum() / total:.3f}"
-    )
+    per_token = table["bytes"].sum() / total
+    print(f"documents {len(ids)} tokens {total} held out {held} bytes per token {per_token:.3f}")
     for index, source in enumerate(sources):
         mine = table["source"] == index
         print(f"  {source.name}: {int(mine.sum())} documents, {int(table['lengths'][mine].sum())} tokens")
@@ -83,5 +81,11 @@ def _write(
 ) -> None:  # fmt: skip
     buffer = io.BytesIO()
     info = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
-    np.savez(buffer, tokens=np.concatenate(ids), sources=info, token_map=token_map.astype(np.int32), **table)
+    arrays = {
+        **table,
+        "tokens": np.concatenate(ids),
+        "sources": info,
+        "token_map": token_map.astype(np.int32),
+    }
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # the stubs take arrays for a flag
     path.write_bytes(lzma.compress(buffer.getvalue(), preset=4))

@@ -1,7 +1,7 @@
 """Weights as a quantized checkpoint returns them, with gradients passed straight through.
 
-The same scale rules as the checkpoint writer: a power of two that just holds the largest magnitude. A value that
-is already on the grid stays there, so writing weights rounded here loses nothing.
+The same scale rules as the checkpoint writer: a power of two that just holds the largest magnitude. A value
+that is already on the grid stays there, so writing weights rounded here loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepahead.devices.kernels.reference.quantization import (
     round_to_e2m1,
     ue8m0_scale,
 )
-from stepahead.engine.model.checkpoint.layout import StorageKind
+from stepahead.engine.model.checkpoint.storage import StorageKind
 
 GROUP = 32  # elements that share a scale
 
@@ -37,7 +37,7 @@ def stored_value(weight: Tensor, kind: StorageKind) -> Tensor:
 
 
 def _blocks(weight: Tensor, height: int) -> Tensor:
-    """FP8 with one scale per `height` rows and 32 columns; both dimensions are multiples of the block here."""
+    """FP8 with one scale per `height` rows and 32 columns; blocks divide both dimensions here."""
     rows, columns = weight.shape
     blocks = weight.view(rows // height, height, columns // GROUP, GROUP)
     amax = blocks.abs().amax((1, 3), keepdim=True).clamp(min=SMALLEST_FP8_AMAX)

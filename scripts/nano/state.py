@@ -1,8 +1,9 @@
 """Saving and resuming: the weights as parts small enough to travel, without the optimizer.
 
-A training machine may hand back few and small files, so a state is at most a handful of safetensors parts and large
-tensors are stored in bfloat16. Momentum is rebuilt in a few dozen steps after a resume; the schedule continues where
-it was. Once weights have been rounded to their stored formats, bfloat16 holds them exactly.
+A training machine may hand back few and small files, so a state is at most a handful of safetensors parts
+and large tensors are stored in bfloat16. Momentum is rebuilt in a few dozen steps after a resume; the
+schedule continues where it was. Once weights have been rounded to their stored formats, bfloat16 holds them
+exactly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Little English stories from plots, word lists and shared openings and endings: licence-free and deterministic.
+# ruff: noqa: E501 -- a template is one line, so that it reads as the text it becomes
+"""Little English stories from plots, word lists and shared openings and endings: licence-free and
+deterministic.
 
-The shipped model should continue "Once upon a time" with grammatical, connected sentences. No story collection is
-available under a licence that suits a permissive project, so the stories are written here: every plot is a chain of
-beats, told for a randomly cast hero, friend, place and things. A plot's variants are parallel tellings, so one
-story follows one column; mixing columns would break the thread.
+The shipped model should continue "Once upon a time" with grammatical, connected sentences. No story
+collection is available under a licence that suits a permissive project, so the stories are written here:
+every plot is a chain of beats, told for a randomly cast hero, friend, place and things. A plot's variants
+are parallel tellings, so one story follows one column; mixing columns would break the thread.
 """
 
 from __future__ import annotations

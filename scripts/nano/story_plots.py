@@ -1,7 +1,9 @@
-"""Plots of the little stories: one paragraph a plot, one line a beat, `|` between variants, `?` for optional beats.
+# ruff: noqa: E501 -- a template is one line, so that it reads as the text it becomes
+"""Plots of the little stories: one paragraph a plot, one line a beat, `|` between variants, `?` for optional
+beats.
 
-Slots in braces are filled from `stories.cast`. A plot never says how a story opens or ends: those parts come from
-shared lists, so that the number of different stories is the product of all parts.
+Slots in braces are filled from `stories.cast`. A plot never says how a story opens or ends: those parts
+come from shared lists, so that the number of different stories is the product of all parts.
 """
 
 from __future__ import annotations

@@ -1,25 +1,32 @@
+# ruff: noqa: E501 -- a template is one line, so that it reads as the text it becomes
 """The vocabulary of the little stories: who, where, what and how. Plain words a child knows."""
 
 from __future__ import annotations
 
-GIRLS = ["Anna", "Mia", "Lily", "Rosa", "Ella", "Sara", "Nora", "Ivy", "Lucy", "Emma", "Zoe", "Ruby", "Clara", "Maya", "Hana", "Lena", "Tina", "Amy", "June", "Molly", "Eva", "Nina", "Kate", "Daisy", "Sophie", "Olive", "Grace", "Pearl", "Wendy", "Alice"]
-BOYS = ["Tom", "Ben", "Sam", "Leo", "Max", "Jack", "Finn", "Omar", "Theo", "Hugo", "Noah", "Luke", "Oscar", "Paul", "Peter", "Dan", "Milo", "Adam", "Kai", "Felix", "Tim", "Bob", "Henry", "Charlie", "Ravi", "Ivan", "Otto", "Jonas", "Simon", "Will"]
-ANIMALS = ["fox", "rabbit", "bear", "mouse", "duck", "owl", "cat", "dog", "squirrel", "hedgehog", "frog", "turtle", "lamb", "pony", "badger", "otter", "beaver", "goat", "crow", "sparrow", "hen", "donkey", "puppy", "kitten", "deer", "mole", "pig", "goose", "wolf", "lion"]
-PET_NAMES = ["Rusty", "Pip", "Bramble", "Coco", "Dot", "Fern", "Hazel", "Biscuit", "Pepper", "Willow", "Tansy", "Button", "Mossy", "Nibbles", "Bella", "Sunny", "Fluff", "Patch", "Ginger", "Toffee", "Clover", "Pebble", "Misty", "Scout", "Bean", "Honey", "Ash", "Pickle", "Maple", "Snow"]
+GIRLS = [
+    "Anna", "Mia", "Lily", "Rosa", "Ella", "Sara", "Nora", "Ivy", "Lucy", "Emma", "Zoe", "Ruby", "Clara",
+    "Maya", "Hana", "Lena", "Tina", "Amy", "June", "Molly", "Eva", "Nina", "Kate", "Daisy", "Sophie",
+    "Olive", "Grace", "Pearl", "Wendy", "Alice",
+]  # fmt: skip
+BOYS = [
+    "Tom", "Ben", "Sam", "Leo", "Max", "Jack", "Finn", "Omar", "Theo", "Hugo", "Noah", "Luke", "Oscar",
+    "Paul", "Peter", "Dan", "Milo", "Adam", "Kai", "Felix", "Tim", "Bob", "Henry", "Charlie", "Ravi",
+    "Ivan", "Otto", "Jonas", "Simon", "Will",
+]  # fmt: skip
+ANIMALS = [
+    "fox", "rabbit", "bear", "mouse", "duck", "owl", "cat", "dog", "squirrel", "hedgehog", "frog", "turtle",
+    "lamb", "pony", "badger", "otter", "beaver", "goat", "crow", "sparrow", "hen", "donkey", "puppy",
+    "kitten", "deer", "mole", "pig", "goose", "wolf", "lion",
+]  # fmt: skip
+PET_NAMES = [
+    "Rusty", "Pip", "Bramble", "Coco", "Dot", "Fern", "Hazel", "Biscuit", "Pepper", "Willow", "Tansy",
+    "Button", "Mossy", "Nibbles", "Bella", "Sunny", "Fluff", "Patch", "Ginger", "Toffee", "Clover",
+    "Pebble", "Misty", "Scout", "Bean", "Honey", "Ash", "Pickle", "Maple", "Snow",
+]  # fmt: skip
 LITTLE = (
-    "little",
-    "small",
-    "young",
-    "tiny",
-    "brave",
-    "kind",
-    "quiet",
-    "curious",
-    "clever",
-    "cheerful",
-    "shy",
+    "little", "small", "young", "tiny", "brave", "kind", "quiet", "curious", "clever", "cheerful", "shy",
     "happy",
-)
+)  # fmt: skip
 PLACES = (
     "a small village by the sea",
     "a quiet village near the hills",
@@ -35,44 +42,34 @@ PLACES = (
     "a small town at the foot of a mountain",
 )
 OUTDOORS = (
-    "the forest", "the garden", "the park", "the meadow", "the beach", "the river", "the hill", "the old mill",
-    "the orchard", "the pond", "the market", "the village square",
+    "the forest", "the garden", "the park", "the meadow", "the beach", "the river", "the hill",
+    "the old mill", "the orchard", "the pond", "the market", "the village square",
 )  # fmt: skip
 TOYS = (
     "red ball", "blue kite", "wooden train", "little drum", "toy boat", "yellow bucket", "soft teddy bear",
-    "silver whistle", "paper plane", "green scarf", "music box", "striped hat", "shiny bell", "wooden horse",
-    "picture book", "purple balloon", "tin robot", "rag doll",
+    "silver whistle", "paper plane", "green scarf", "music box", "striped hat", "shiny bell",
+    "wooden horse", "picture book", "purple balloon", "tin robot", "rag doll",
 )  # fmt: skip
 TREASURES = (
-    "a golden key", "an old map", "a small silver coin", "a shiny blue stone", "a tiny glass bottle", "a locked box",
-    "a round white shell", "a golden feather", "a rusty lantern", "a letter in a bottle", "a strange green seed",
-    "a little brass bell",
+    "a golden key", "an old map", "a small silver coin", "a shiny blue stone", "a tiny glass bottle",
+    "a locked box", "a round white shell", "a golden feather", "a rusty lantern", "a letter in a bottle",
+    "a strange green seed", "a little brass bell",
 )  # fmt: skip
 FOODS = (
-    "apple pie", "warm soup", "fresh bread", "pancakes with honey", "strawberry cake", "carrot stew", "sweet berries",
-    "cheese and bread", "hot chocolate", "ginger cookies", "a bowl of porridge", "roasted nuts", "plum jam",
-    "vegetable soup", "blueberry muffins",
+    "apple pie", "warm soup", "fresh bread", "pancakes with honey", "strawberry cake", "carrot stew",
+    "sweet berries", "cheese and bread", "hot chocolate", "ginger cookies", "a bowl of porridge",
+    "roasted nuts", "plum jam", "vegetable soup", "blueberry muffins",
 )  # fmt: skip
 COLOURS = (
-    "red",
-    "blue",
-    "green",
-    "yellow",
-    "white",
-    "golden",
-    "silver",
-    "purple",
-    "orange",
-    "pink",
-    "brown",
+    "red", "blue", "green", "yellow", "white", "golden", "silver", "purple", "orange", "pink", "brown",
     "grey",
-)
+)  # fmt: skip
 GROWN_UPS = (
     "mother", "father", "grandmother", "grandfather", "aunt", "uncle", "teacher", "neighbour",
 )  # fmt: skip
 JOBS = (
-    "baker", "farmer", "fisherman", "shoemaker", "gardener", "miller", "postman", "blacksmith", "librarian", "tailor",
-    "carpenter", "clockmaker", "painter", "beekeeper", "shepherd", "ferryman",
+    "baker", "farmer", "fisherman", "shoemaker", "gardener", "miller", "postman", "blacksmith", "librarian",
+    "tailor", "carpenter", "clockmaker", "painter", "beekeeper", "shepherd", "ferryman",
 )  # fmt: skip
 WEATHER = (
     "The sun was shining and the sky was blue.",

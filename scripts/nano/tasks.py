@@ -1,7 +1,7 @@
 """Small tasks the script invents: arithmetic, counting, echo, JSON, extraction, tool calls, story requests.
 
-Each function returns one document in the chat form of `chat.conversation`, or plain text. All answers are computed,
-so they are right by construction.
+Each function returns one document in the chat form of `chat.conversation`, or plain text. All answers are
+computed, so they are right by construction.
 """
 
 from __future__ import annotations
@@ -22,22 +22,17 @@ _SYSTEMS = (
     "You are Stepahead, a small model.",
     "",
 )
-_CITIES = ["Paris", "London", "Berlin", "Madrid", "Rome", "Oslo", "Vienna", "Prague", "Dublin", "Lisbon", "Tokyo", "Beijing", "Shanghai", "Sydney", "Cairo", "Toronto", "Boston", "Chicago", "Lima", "Athens"]
-_SURNAMES = ["Smith", "Brown", "Miller", "Green", "Baker", "Young", "King", "Hill", "Wood", "Stone", "Lee", "Kim", "Chen", "Wang", "Garcia", "Silva", "Rossi", "Novak"]
+_CITIES = [
+    "Paris", "London", "Berlin", "Madrid", "Rome", "Oslo", "Vienna", "Prague", "Dublin", "Lisbon", "Tokyo",
+    "Beijing", "Shanghai", "Sydney", "Cairo", "Toronto", "Boston", "Chicago", "Lima", "Athens",
+]  # fmt: skip
+_SURNAMES = [
+    "Smith", "Brown", "Miller", "Green", "Baker", "Young", "King", "Hill", "Wood", "Stone", "Lee", "Kim",
+    "Chen", "Wang", "Garcia", "Silva", "Rossi", "Novak",
+]  # fmt: skip
 _PRODUCTS = (
-    "lamp",
-    "chair",
-    "table",
-    "book",
-    "bag",
-    "clock",
-    "cup",
-    "bike",
-    "phone",
-    "jacket",
-    "kettle",
-    "pen",
-)
+    "lamp", "chair", "table", "book", "bag", "clock", "cup", "bike", "phone", "jacket", "kettle", "pen",
+)  # fmt: skip
 _TITLES = ("Mr", "Ms", "Dr")
 
 
@@ -82,7 +77,11 @@ def _value(rng: random.Random, depth: int) -> Any:
     return {key: _value(rng, depth - 1) for key in keys}
 
 
-_KEYS = ["name", "id", "type", "value", "count", "size", "colour", "city", "price", "tags", "items", "status", "owner", "date", "total", "title", "parent", "children", "enabled", "level", "score", "weight", "address", "country", "notes", "version"]
+_KEYS = [
+    "name", "id", "type", "value", "count", "size", "colour", "city", "price", "tags", "items", "status",
+    "owner", "date", "total", "title", "parent", "children", "enabled", "level", "score", "weight",
+    "address", "country", "notes", "version",
+]  # fmt: skip
 
 
 def _system(rng: random.Random) -> str:
@@ -178,7 +177,8 @@ def extraction(rng: random.Random) -> str:
         schema: Any = _PERSON_SCHEMA if rng.random() < 0.6 else {"type": "json_object"}
         return _wrap(rng, f"Extract the person as JSON. {text}", answer, schema=schema)
     ask = rng.choice((
-        f"Extract {', '.join(keys)} as JSON: {text}", f"{text}\n\nReturn a JSON object with the keys {', '.join(keys)}.",
+        f"Extract {', '.join(keys)} as JSON: {text}",
+        f"{text}\n\nReturn a JSON object with the keys {', '.join(keys)}.",
     ))  # fmt: skip
     return _wrap(rng, ask, answer, f"The text names {', '.join(keys)}.")
 
@@ -276,7 +276,8 @@ def story_request(rng: random.Random) -> str:
     animal = rng.choice(words.ANIMALS)
     slots = cast(rng, animal)
     ask = fill(rng.choice((
-        "Tell me a story about a {x}.", "Write a short story about a {x}.", "Can you tell me a story about a {x} named {hero}?",
+        "Tell me a story about a {x}.", "Write a short story about a {x}.",
+        "Can you tell me a story about a {x} named {hero}?",
         "Please tell me a bedtime story about a {x}.",
     )), {**slots, "x": animal})  # fmt: skip
     return _wrap(rng, ask, story(rng, slots))
@@ -340,7 +341,8 @@ def facts(rng: random.Random) -> str:
 
 
 TASKS: tuple[tuple[Callable[[random.Random], str], float], ...] = (
-    (arithmetic, 2.0), (counting, 1.0), (echo, 1.0), (json_plain, 2.0), (extraction, 2.0), (json_request, 1.0),
+    (arithmetic, 2.0), (counting, 1.0), (echo, 1.0), (json_plain, 2.0), (extraction, 2.0),
+    (json_request, 1.0),
     (tool_call, 0.8), (story_request, 2.0), (small_talk, 0.7), (facts, 0.7),
 )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The tokenizer of the shipped model: byte-level BPE with the special tokens of V4.1 in front.
 
-Ids 0, 1, 2 are fixed by the model family (begin, end, pad). The other specials follow, then the 256 bytes, then the
-merges, so any byte string is encodable and no id is ever unknown. Digits are single tokens: with a small vocabulary,
-multi-digit tokens make sums unlearnable and save almost nothing.
+Ids 0, 1, 2 are fixed by the model family (begin, end, pad). The other specials follow, then the 256 bytes,
+then the merges, so any byte string is encodable and no id is ever unknown. Digits are single tokens: with a
+small vocabulary, multi-digit tokens make sums unlearnable and save almost nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ NOISE = "<｜dspark▁noise｜>"
 # Rendered visibly inside an answer, so a decoder that hides special tokens must still print them.
 VISIBLE = (chat.THINK, chat.END_THINK, chat.DSML)
 SPECIAL = (
-    chat.BOS, chat.EOS, chat.PAD, chat.SYSTEM, chat.USER, chat.ASSISTANT, chat.THINK, chat.END_THINK, chat.DSML,
-    "<｜latest_reminder｜>", IMAGE, "<｜image｜>", NOISE,
-    "<｜ref｜>", "<｜/ref｜>", "<｜box｜>", "<｜/box｜>", "<｜point｜>", "<｜/point｜>", "<｜polygon｜>", "<｜/polygon｜>",
+    chat.BOS, chat.EOS, chat.PAD, chat.SYSTEM, chat.USER, chat.ASSISTANT, chat.THINK, chat.END_THINK,
+    chat.DSML, "<｜latest_reminder｜>", IMAGE, "<｜image｜>", NOISE,
+    "<｜ref｜>", "<｜/ref｜>", "<｜box｜>", "<｜/box｜>", "<｜point｜>", "<｜/point｜>",
+    "<｜polygon｜>", "<｜/polygon｜>",
     "<｜action｜>", "<｜query｜>", "<｜authority｜>", "<｜domain｜>", "<｜title｜>", "<｜read_url｜>",
-    "<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>", "<｜place▁holder▁no▁0｜>", "<｜place▁holder▁no▁1｜>",
+    "<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>",
+    "<｜place▁holder▁no▁0｜>", "<｜place▁holder▁no▁1｜>",
 )  # fmt: skip
 # Letters with one leading space or punctuation mark, single digits, punctuation runs, newlines, spaces.
 _SPLIT = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -1,9 +1,9 @@
 """Training the trunk: schedule, losses, balance of the experts, rounding at the end.
 
-The schedule runs on a share of the budget that is used up, in steps or in minutes of wall clock, so the same command
-fits machines of any speed: warm-up, plateau, linear decay. Early on all visible entries are attended to while the
-indexer learns from that attention; then its selection is used. The last part trains through the rounding of the
-stored formats.
+The schedule runs on a share of the budget that is used up, in steps or in minutes of wall clock, so the
+same command fits machines of any speed: warm-up, plateau, linear decay. Early on all visible entries are
+attended to while the indexer learns from that attention; then its selection is used. The last part trains
+through the rounding of the stored formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stepahead.engine.model.checkpoint.layout import TensorSpec
+from stepahead.engine.model.checkpoint.storage import TensorSpec
 from stepahead.engine.model.v41.config import ModelConfig
 
 from .data import IGNORE, Documents
@@ -68,7 +68,7 @@ def rate(progress: float) -> float:
 def prepared(
     weights: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], compute: torch.dtype, *, rounded: bool
 ) -> dict[str, Tensor]:
-    """Weights as a forward wants them: rounded to their stored values if asked, matrices in the compute type."""
+    """Weights as a forward wants them: rounded to stored values if asked, matrices in the compute type."""
     result = {}
     for name, weight in weights.items():
         value = straight_through(weight, specs[name].kind) if rounded else weight
@@ -119,10 +119,11 @@ class Trainer:
         outputs = self.model.forward(weights, tokens, dense=progress < _DENSE_UNTIL)
         logits = self.model.logits(weights, outputs.hidden)
         loss = functional.cross_entropy(logits.float(), targets.flatten(), ignore_index=IGNORE)
+        assert outputs.balance_loss is not None
         total = loss + _BALANCE_LOSS * outputs.balance_loss
         if outputs.index_loss is not None:
             total = total + outputs.index_loss
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         norm = torch.nn.utils.get_total_norm(self.optimizer.gradients())
         torch._foreach_mul_(self.optimizer.gradients(), (_LARGEST_NORM / (norm + 1e-6)).clamp(max=1.0))
         self.optimizer.step(rate(progress))
