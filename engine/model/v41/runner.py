@@ -17,13 +17,15 @@ from torch import Tensor
 from stepahead.devices.device import Device, Ticket
 
 from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
+from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
 from .choosing import Chooser, Drawn, ForwardResult
 from .config import ModelConfig
 from .model import Model
 from .numerics import Numerics
 from .rows import BLOCK_TOKENS
-from .slots import SamplingSlots, allocate_slots
+from .sampling_slots import SamplingSlots
+from .slots import allocate_slots
 from .step_input import LayoutTensors, build_step_batch, place_layout
 
 
@@ -57,19 +59,24 @@ class V41Runner(Runner):
             )
         )
         self._state = allocate_slots(shape, model.numerics.wide, model.device)
-        self._tables = SamplingSlots(shape, model.device)
+        self._tables = SamplingSlots(shape, facts.vocab_size, model.device)
         self._chooser = Chooser(model, shape, self._state, self._tables)
         self._placed: LayoutTensors | None = None
+        self._prepared: deque[tuple[StepPlan, LayoutTensors, Batch]] = deque()
         self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
+        self._sampled: deque[tuple[StepPlan, ForwardResult, Drawn]] = deque()
         self._results: dict[int, StepResult] = {}
         self._tickets: dict[Ticket, int] = {}
 
     def launch_forward(self, plan: StepPlan) -> None:
-        self._device.compute.enqueue(lambda: self._forward(plan), f"forward:{plan.step}")
+        stream = self._device.compute
+        stream.enqueue(lambda: self._fix_up(plan), f"fixups:{plan.step}")
+        stream.enqueue(self._forward, f"forward:{plan.step}")
 
     def launch_sample(self, plan: SamplePlan) -> Ticket:
         stream = self._device.compute
         stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
+        stream.enqueue(self._draft, f"draft:{plan.step}")
         ticket = self._device.watch(stream.record(), get_running_loop())
         self._tickets[ticket] = plan.step
         return ticket
@@ -83,16 +90,23 @@ class V41Runner(Runner):
     def close(self) -> None:
         self._tickets.clear()
         self._results.clear()
+        self._prepared.clear()
         self._forwarded.clear()
+        self._sampled.clear()
 
-    # Work on the compute stream: on another thread where the device has one.
+    # Work on the compute stream: on another thread where the device has one. A step is four pieces, so that a
+    # trace tells them apart; each hands on to the next by a queue.
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> None:
+    def _fix_up(self, plan: StepPlan) -> None:
         self._copy_states(plan.state_copies)
         self._update_tables(plan.table_updates)
         placed = self._place(plan)
-        batch = build_step_batch(plan, placed, self._state)
+        self._prepared.append((plan, placed, build_step_batch(plan, placed, self._state)))
+
+    @torch.inference_mode()
+    def _forward(self) -> None:
+        plan, placed, batch = self._prepared.popleft()
         logits = self._model.forward(batch, self._caches).logits
         tail = self._chunk_tail(plan)
         self._forwarded.append((plan, ForwardResult(placed, logits, batch.rows.first_position, tail)))
@@ -100,11 +114,16 @@ class V41Runner(Runner):
     @torch.inference_mode()
     def _sample(self, plan: SamplePlan) -> None:
         step, forward = self._forwarded.popleft()
-        self._tables.update(plan.updates)
+        self._tables.update(plan.updates, plan.edits)
         drawn = self._chooser.choose(forward, plan)
         self._chooser.advance(forward, drawn)
+        self._sampled.append((step, forward, drawn))
+
+    @torch.inference_mode()
+    def _draft(self) -> None:
+        step, forward, drawn = self._sampled.popleft()
         self._chooser.draft(forward.placed, self._caches)
-        self._results[plan.step] = self._result(step, forward, drawn)
+        self._results[step.step] = self._result(step, forward, drawn)
 
     def _copy_states(self, copies: np.ndarray) -> None:
         """One after another: a save may read the slot that a later restore overwrites."""
