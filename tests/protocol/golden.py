@@ -16,6 +16,7 @@ from stepahead.recipe.protocols.chat.convert import convert as convert_chat
 from stepahead.recipe.protocols.messages.convert import convert as convert_messages
 from stepahead.recipe.protocols.options import OFFICIAL_NAMES, ConversionOptions
 from stepahead.recipe.protocols.request import ConversationRequest
+from stepahead.recipe.protocols.responses.convert import convert as convert_responses
 from stepahead.recipe.special_tokens import SpecialTokens
 
 _DATA = Path(__file__).parent / "data"
@@ -107,7 +108,7 @@ _BOUNDS = {
     "thinking_max_tokens_upper_bound": "thinking_max_tokens",
     "non_thinking_max_tokens_upper_bound": "plain_max_tokens",
 }
-CONVERTERS = {"chat": convert_chat, "messages": convert_messages}
+CONVERTERS = {"chat": convert_chat, "messages": convert_messages, "responses": convert_responses}
 
 
 def convert(protocol: str, body: Any, options: dict[str, Any] | None) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import pytest
 
 from . import golden
 
-FILES = {name: golden.load(name) for name in ("convert_chat", "convert_chat_errors", "convert_messages")}
+FILES = {
+    name: golden.load(name)
+    for name in ("convert_chat", "convert_chat_errors", "convert_messages", "convert_responses")
+}
 CASES = {f"{name}:{case['id']}": case for name, cases in FILES.items() for case in cases}
 
 

@@ -151,10 +151,10 @@ class MessageConverter:
             elif isinstance(block, body.ServerToolUse | body.WebSearchToolResult):
                 if self._options.messages_web_search == "reject":
                     raise ConversionError("Unsupported content block: server tools are not supported")
+            elif self._pending:
+                raise self._unanswered(f"messages.{index}.{position}: ")
             elif content.content or block != body.Text(""):
                 self._visible(content, block, f"messages.{index}", f"messages.{index}.content[{position}]")
-                if self._pending:
-                    raise self._unanswered(f"messages.{index}.{position}: ")
                 if content.images:
                     raise ConversionError("Image in assistant message is unsupported")
         self.converted.append(
@@ -218,7 +218,7 @@ class MessageConverter:
             else:
                 content.image(_image_source(block.source, path, error_path))
         elif isinstance(block, body.Document):
-            content.text(f"[Unsupported document type: {block.source.media_type or 'unknown'}]")
+            content.text(f"[Unsupported document type: {_document_type(block)}]")
 
     def _check_reasoning(self) -> None:
         if not (self._thinking and self._options.reject_missing_reasoning):
@@ -241,6 +241,10 @@ def _with_reasoning(message: Message, thinking: bool) -> Message:
         return message
     reasoning = (message.reasoning_content or "") if thinking else None
     return AssistantMessage(message.content, reasoning, message.tool_calls, message.prefix)
+
+
+def _document_type(block: body.Document) -> str:
+    return "unknown" if block.source.media_type is None else block.source.media_type
 
 
 def _user_message(content: MessageContent) -> UserMessage:
