@@ -1,8 +1,8 @@
 """Trap C10: the loop an engine lives in serves others; nothing here may hold it up.
 
 Measured as processor time of the loop's thread between two ticks, which a busy machine does not change. What
-runs in other threads must then not hold the interpreter lock, which is measured by a real ticker, twice,
-since a busy machine may delay one of them.
+runs in other threads must then not hold the interpreter lock, which is measured by a real ticker, up
+to three times, since a busy machine may delay one of them.
 """
 
 from __future__ import annotations
@@ -97,9 +97,11 @@ async def test_c10_a_prompt_of_two_megabytes(kind: str) -> None:
         with pytest.raises(PromptTooLongError):
             await engine.generate("warm " * 3000)
         longest = []
-        for _ in range(2):
+        for _ in range(3):
             async with Ticker(time.perf_counter) as ticker:
                 with pytest.raises(PromptTooLongError):
                     await engine.generate(prompt)
             longest.append(ticker.longest)
+            if ticker.longest < LIMIT:
+                break
         assert min(longest) < LIMIT

@@ -19,7 +19,13 @@ GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 
 
 @pytest.mark.parametrize(
-    ("model", "overlap", "count"), [(DRAFTING, True, 512), (DRAFTING, False, 96), (MODEL, True, 96)]
+    ("model", "overlap", "count"),
+    [
+        pytest.param(DRAFTING, True, 512, marks=pytest.mark.slow),
+        (DRAFTING, True, 96),
+        (DRAFTING, False, 96),
+        (MODEL, True, 96),
+    ],
 )
 def test_f3_many_prompts_with_shared_prefixes_in_a_small_pool(
     model: HashedModel, overlap: bool, count: int
