@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="draw a window as an HTML page")
     parser.add_argument("--steps", metavar="A:B", help="draw steps A to B (default: five typical ones)")
     parser.add_argument("--window", metavar="A:B", help="draw from A to B milliseconds")
+    parser.add_argument(
+        "--mark", action="append", default=[], metavar="SPAN=SIGN", help='put a sign on a span: "plan 12=1"'
+    )
     parser.add_argument("--torch", type=Path, metavar="PROFILE", help="merge an export of torch.profiler ...")
     parser.add_argument("--out", type=Path, metavar="FILE", help="... into this trace")
 
@@ -121,7 +124,10 @@ def _print_json(value: object) -> None:
 
 
 def _draw(arguments: argparse.Namespace, trace: Trace) -> None:
-    picture = _picture(arguments, trace)
+    from ..tracing.picture import marked
+
+    signs = dict(_pair(text) for text in arguments.mark)
+    picture = marked(_picture(arguments, trace), signs)
     if arguments.png is not None:
         from ..tracing.png import save_png
 
@@ -144,6 +150,13 @@ def _picture(arguments: argparse.Namespace, trace: Trace) -> Picture:
         first, last = _range(arguments.steps)
         return draw_window(trace, *step_window(trace, int(first), int(last)))
     return draw_window(trace, *typical_window(trace))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    span, equals, sign = text.rpartition("=")
+    if not equals:
+        raise UsageError(f"{text!r} is not SPAN=SIGN")
+    return span, sign
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -24,6 +24,13 @@ SHADE_COLOUR = "#d62728"
 STARVED_COLOUR = "#bbbbbb"
 
 
+class UnknownMarkError(StepaheadError):
+    """A mark for a span that the window does not show."""
+
+    def __init__(self, span: str) -> None:
+        super().__init__(f"the window shows no span {span!r} to put a mark on")
+
+
 class EmptyWindowError(StepaheadError):
     """A window in which the trace has no work of the device."""
 
@@ -64,6 +71,14 @@ class Shade(msgspec.Struct, frozen=True):
         return STARVED_COLOUR if self.cause == STARVATION else SHADE_COLOUR
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """A sign at the begin of a bar, that the text around the drawing speaks of."""
+
+    row: int
+    at: float
+    sign: str
+
+
 class Picture(msgspec.Struct, frozen=True):
     """A window of a trace, microseconds from `begin` to `end`."""
 
@@ -75,6 +90,7 @@ class Picture(msgspec.Struct, frozen=True):
     shades: list[Shade]
     begin: float
     end: float
+    marks: list[Mark] = []
 
 
 def typical_window(trace: Trace, steps: int = STEPS_SHOWN) -> tuple[float, float]:
@@ -121,6 +137,20 @@ def draw_window(trace: Trace, begin: float, end: float, title: str = "") -> Pict
     ]
     rows = [name for name, _ in [*shown, *below]]
     return Picture(title or _title(summary), _subtitle(summary), rows, len(shown), bars, shades, begin, end)
+
+
+def marked(picture: Picture, signs: dict[str, str]) -> Picture:
+    """The picture with signs on spans, which are named as their labels are: "plan 12".
+
+    Raises `UnknownMarkError`.
+    """
+    marks = []
+    for span, sign in signs.items():
+        bar = next((bar for bar in picture.bars if bar.label == span), None)
+        if bar is None:
+            raise UnknownMarkError(span)
+        marks.append(Mark(bar.row, bar.begin, sign))
+    return msgspec.structs.replace(picture, marks=marks)
 
 
 def _visible(spans: list[Span], begin: float, end: float) -> list[Span]:

@@ -64,6 +64,13 @@ def _draw(axes: Any, picture: Picture) -> None:
     for bar in picture.bars:
         width = max(bar.end - bar.begin, thinnest) / ms
         axes.barh(bar.row + 0.5, width, left=bar.begin / ms, height=0.7, color=bar.colour, linewidth=0)
+    for mark in picture.marks:
+        badge = {"boxstyle": "circle,pad=0.22", "facecolor": "#222", "edgecolor": "white"}
+        place = (mark.at / ms, mark.row + 0.5)
+        axes.annotate(
+            mark.sign, place, (0, 13), textcoords="offset points", ha="center", va="center", color="white",
+            fontsize=8, fontweight="bold", bbox=badge, zorder=5, annotation_clip=False,
+        )  # fmt: skip
     for bar, left, inside in placed_labels(picture, _INCHES * 0.87, _CHARACTER):
         colour = "white" if inside else "#222"
         axes.text(left / ms, bar.row + 0.5, bar.label, va="center", fontsize=8, color=colour, clip_on=True)

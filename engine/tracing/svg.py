@@ -74,6 +74,13 @@ def _elements(picture: Picture, height: float) -> Iterator[str]:
     for bar, left, inside in placed_labels(picture, WIDTH - LEFT, _CHARACTER):
         kind = ' class="inside"' if inside else ""
         yield f'<text x="{x(left):.1f}" y="{TOP + ROW * bar.row + 21:g}"{kind}>{escape(bar.label)}</text>'
+    for mark in picture.marks:
+        place = f'cx="{x(mark.at):.1f}" cy="{TOP + ROW * mark.row + 4:g}"'
+        yield f'<circle {place} r="8" fill="#222" stroke="#fff"/>'
+        yield (
+            f'<text x="{x(mark.at):.1f}" y="{TOP + ROW * mark.row + 8:g}" text-anchor="middle" '
+            f'class="inside">{escape(mark.sign)}</text>'
+        )
     yield from _axis(picture, x, bottom)
     yield (
         f'<text x="8" y="{height - 8:g}">A colour is a step. Shaded: the device waits '

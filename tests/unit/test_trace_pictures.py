@@ -17,6 +17,7 @@ from stepahead.engine.tracing.picture import (
     EmptyWindowError,
     Picture,
     draw_window,
+    marked,
     step_window,
     typical_window,
 )
@@ -167,11 +168,25 @@ def test_two_traces_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_drawing_by_steps_and_by_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, page = write_trace(tmp_path / "run.json", ScriptedEngine().run(20)), tmp_path / "run.html"
-    for window in ([], ["--steps", "3:5"], ["--window", "2:4.5"]):
+    for window in ([], ["--steps", "3:5", "--mark", "forward 4=9"], ["--window", "2:4.5"]):
         assert main(["trace", str(path), "--html", str(page), *window]) == 0
         assert "<svg" in page.read_text()
     assert main(["trace", str(path), "--html", str(page), "--steps", "three"]) == 1
     assert "is not a range" in capsys.readouterr().err
+    assert main(["trace", str(path), "--html", str(page), "--steps", "3:5", "--mark", "plan 99=1"]) == 1
+    assert "no span 'plan 99'" in capsys.readouterr().err
+
+
+def test_marks_are_drawn_on_their_spans(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plain = _picture(tmp_path)
+    picture = marked(plain, {f"plan {BAD}": "1", f"forward {BAD}": "2"})
+    assert [mark.sign for mark in picture.marks] == ["1", "2"]
+    assert picture.marks[1].row == len(picture.rows) - 1
+    assert html(picture).count("<circle") == 2
+    save_png(plain, tmp_path / "plain.png")
+    save_png(picture, tmp_path / "marked.png")
+    assert (tmp_path / "plain.png").read_bytes() != (tmp_path / "marked.png").read_bytes()
 
 
 def test_a_broken_trace_is_found_and_a_whole_one_confirmed(
