@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConversionError
+from ..json_text import shortest_float
 
 _SCALARS = ("string", "number", "integer", "boolean", "null")
 _KINDS = ("object", "string", "number", "integer", "boolean", "array", "null")
@@ -88,7 +89,7 @@ def _described(value: Any) -> str:
     if isinstance(value, int):
         return f"integer `{value}`"
     if isinstance(value, float):
-        return f"floating point `{value!r}`"
+        return f"floating point `{shortest_float(value)}`"
     if isinstance(value, str):
         return f'string "{value}"'
     return "sequence" if isinstance(value, list) else "map"

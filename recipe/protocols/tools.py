@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..conversation import ToolChoice, ToolDefinition
@@ -37,15 +37,17 @@ def check_name(name: str, path: str) -> None:
         )
 
 
-def unique(
-    tools: Iterable[ToolDefinition], message: str = "Tool names must be unique."
-) -> tuple[ToolDefinition, ...]:
-    """The tools, each checked against those before it as it comes. Raises `ConversionError`."""
+Declaration = tuple[str, Callable[[], ToolDefinition]]
+"""A tool's name, and what checks its schema and makes its definition."""
+
+
+def unique(declarations: Iterable[Declaration]) -> tuple[ToolDefinition, ...]:
+    """The tools, the name of each compared with those before it, then its schema checked."""
     by_name: dict[str, ToolDefinition] = {}
-    for tool in tools:
-        if tool.name in by_name:
-            raise ConversionError(message)
-        by_name[tool.name] = tool
+    for name, define in declarations:
+        if name in by_name:
+            raise ConversionError("Tool names must be unique.")
+        by_name[name] = define()
     return tuple(by_name.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ def convert(raw: bytes | str, options: ConversionOptions) -> ConversationRequest
     _check_json_word(request, messages)
     tools, choice = _tools(request)
     check_choice(choice, thinking)
-    _check_prefix(request)
+    _check_prefix(request, messages[-1] if messages else None)
     stops = sampling.stop_sequences(request.stop)
     if request.stream_options is not None and not request.stream:
         raise ConversionError("stream_options should be set along with stream = true")
@@ -105,10 +106,9 @@ def _check_json_word(request: body.ChatBody, messages: tuple[Message, ...]) -> N
         )
 
 
-def _check_prefix(request: body.ChatBody) -> None:
+def _check_prefix(request: body.ChatBody, last: Message | None) -> None:
     """What a message to be continued cannot be combined with."""
-    last = request.messages[-1]
-    if not (isinstance(last, body.Assistant) and last.prefix):
+    if not (isinstance(last, AssistantMessage) and last.prefix):
         return
     if isinstance(request.response_format, body.JsonObjectFormat):
         raise ConversionError("response_format json_object should not be used with prefix")
@@ -120,7 +120,8 @@ def _tools(request: body.ChatBody) -> tuple[tuple[ToolDefinition, ...], ToolChoi
     choice = request.tool_choice
     if choice == "none":
         return (), "none"
-    tools = unique(_tool(tool.function, index) for index, tool in enumerate(request.tools or ()))
+    declared = enumerate(request.tools or ())
+    tools = unique((tool.function.name, partial(_tool, tool.function, index)) for index, tool in declared)
     if not tools or choice is None:
         return tools, "auto"
     if isinstance(choice, body.NamedChoice):

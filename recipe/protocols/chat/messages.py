@@ -56,7 +56,7 @@ class MessageConverter:
         if pending:
             raise _insufficient()
         self._check_reasoning(messages)
-        _check_prefix(messages)
+        _check_prefix(converted)
         return tuple(converted)
 
     def _message(self, message: body.ChatMessage, index: int) -> Message | None:
@@ -152,8 +152,8 @@ def _without_billing(message: body.System | body.Developer | body.User | body.To
     return content[1:] if is_billing else content
 
 
-def _check_prefix(messages: Sequence[body.ChatMessage]) -> None:
-    if any(isinstance(message, body.Assistant) and message.prefix for message in messages[:-1]):
+def _check_prefix(messages: Sequence[Message]) -> None:
+    if any(isinstance(message, AssistantMessage) and message.prefix for message in messages[:-1]):
         raise ConversionError(
             "Invalid completion message: prefix set true with message which is not final message "
             "or message role is not assistant"

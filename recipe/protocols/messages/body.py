@@ -78,7 +78,8 @@ class WebSearchToolResult(msgspec.Struct, tag="web_search_tool_result"):
     content: Any
 
 
-class AddedTool(msgspec.Struct, tag="tool_reference"):
+class AddedTool(msgspec.Struct):
+    type: Literal["tool_reference"]
     name: str
 
 

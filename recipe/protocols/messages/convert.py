@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...conversation import Conversation, SystemMessage, ToolChoice, ToolDefinition
 from ...errors import ConversionError, InvalidBodyError
 from ...parsing.options import ParsingOptions, ThinkingStart
@@ -124,7 +126,7 @@ def _chosen_tools(
     choice = request.tool_choice
     if isinstance(choice, body.NoTool):
         return (), "none"
-    tools = unique(_with_checked_schema(tool) for tool in declared)
+    tools = unique((tool.name, partial(_with_checked_schema, tool)) for tool in declared)
     if not tools:
         return (), "auto"
     if isinstance(choice, body.NamedTool) and choice.name not in dropped:

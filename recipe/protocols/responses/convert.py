@@ -26,7 +26,7 @@ from ..json_schema import InvalidSchemaError, check_schema
 from ..options import ConversionOptions, ModelVersion
 from ..request import ConversationRequest, InferenceOptions, OutputConstraint
 from ..strict_schema import strict_format
-from ..tools import check_choice, check_not_mixed, only_named, tool_constraint, unique
+from ..tools import Declaration, check_choice, check_not_mixed, only_named, tool_constraint, unique
 from . import body
 from .items import ItemReader
 from .tools import DecodedTool, NamespaceMap, ToolNames, check_tools, decode_tools, definitions
@@ -74,7 +74,7 @@ def convert_with_body(
     _check_reasoning(builder.messages, _has_tools(tools) or bool(builder.searches), thinking, options)
     declared = definitions(tools, names)
     chosen, choice = _chosen_tools(request, chain(declared, builder.found_tools()), options)
-    messages = builder.announce({tool.name for tool in chosen})
+    messages = builder.announce({tool.name: tool for tool in chosen})
     check_choice(choice, thinking)
     _check_json_word(request, messages)
     response_format, constraint = _format(request)
@@ -159,7 +159,7 @@ def _check_json_word(request: body.ResponsesBody, messages: Sequence[Message]) -
 
 
 def _chosen_tools(
-    request: body.ResponsesBody, declared: Iterable[ToolDefinition], options: ConversionOptions
+    request: body.ResponsesBody, declared: Iterable[Declaration], options: ConversionOptions
 ) -> tuple[tuple[ToolDefinition, ...], ToolChoice]:
     choice = request.tool_choice
     if choice == "none":

@@ -7,7 +7,7 @@ to the client as the two names it declared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...errors import ConversionError
 from ...json_text import compact
 from ..body import free_form
 from ..options import ConversionOptions, ModelVersion
-from ..tools import check_name, checked_parameters
+from ..tools import Declaration, check_name, checked_parameters
 from . import body
 
 APPLY_PATCH = "apply_patch"
@@ -99,8 +99,8 @@ class ToolNames:
 
 def definitions(
     tools: Iterable[DecodedTool], names: ToolNames, *, deferred: bool = False
-) -> Iterator[ToolDefinition]:
-    """What the model is told, in order. Raises `ConversionError`."""
+) -> Iterator[Declaration]:
+    """What the model is told, in order; defining a tool raises `ConversionError`."""
     for decoded in tools:
         tool = decoded.tool
         if isinstance(tool, body.NamespaceTool):
@@ -108,23 +108,30 @@ def definitions(
                 if isinstance(inner, body.NamespaceFunction):
                     yield _namespaced(tool, inner, names, decoded.path, deferred)
         elif isinstance(tool, body.FunctionTool):
-            yield _function(tool.name, tool.description, tool, decoded.path, deferred)
+            yield tool.name, partial(_function, tool.name, tool.description, tool, decoded.path, deferred)
         elif isinstance(tool, body.CustomTool):
-            description = apply_patch_description(names.version)
-            yield ToolDefinition(APPLY_PATCH, description, dict(_PATCH_PARAMETERS), None, deferred)
+            yield APPLY_PATCH, partial(_apply_patch, names.version, deferred)
         elif isinstance(tool, body.ToolSearchTool) and tool.execution == "client":
-            schema = free_form(tool.parameters, f"$.{decoded.path}.parameters", 4)
-            parameters = checked_parameters(TOOL_SEARCH, schema, False)
-            yield ToolDefinition(TOOL_SEARCH, tool.description, parameters, None, deferred)
+            search = body.FunctionTool(TOOL_SEARCH, tool.description, tool.parameters)
+            yield (
+                TOOL_SEARCH,
+                partial(_function, TOOL_SEARCH, tool.description, search, decoded.path, deferred),
+            )
 
 
 def _namespaced(
     space: body.NamespaceTool, tool: body.FunctionTool, names: ToolNames, path: str, deferred: bool
-) -> ToolDefinition:
+) -> Declaration:
     description = tool.description
     if space.description and names.version != "v4":
         description = f"{space.description}\n{tool.description or ''}"
-    return _function(names.in_namespace(space.name, tool.name), description, tool, path, deferred)
+    name = names.in_namespace(space.name, tool.name)
+    return name, partial(_function, name, description, tool, path, deferred)
+
+
+def _apply_patch(version: ModelVersion, deferred: bool) -> ToolDefinition:
+    description = apply_patch_description(version)
+    return ToolDefinition(APPLY_PATCH, description, dict(_PATCH_PARAMETERS), None, deferred)
 
 
 def _function(

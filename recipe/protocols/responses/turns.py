@@ -10,10 +10,11 @@ declared tools, after all messages, so the announcement is completed by `announc
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...conversation import AssistantMessage, Message, SystemMessage, ToolCall, ToolDefinition, ToolMessage
 from ...errors import ConversionError
+from ..tools import Declaration
 from .items import Answered, AssistantText, Called, Piece, Reasoned, Said
 from .tools import DecodedTool, ToolNames, definitions
 
@@ -45,6 +46,7 @@ class TurnBuilder:
         self.messages: list[Message] = []
         self.searches: dict[int, list[DecodedTool]] = {}
         """By the place in `messages` of the announcement: the tools a search brought up."""
+        self._found_names: dict[int, list[str]] = {}
         self._turn: _Turn | None = None
         self._reasoning: str | None = None
         self._call_ids: set[str] = set()
@@ -56,24 +58,23 @@ class TurnBuilder:
             self._add(piece)
         self._close()
 
-    def found_tools(self) -> Iterator[ToolDefinition]:
-        """All tools that searches brought up. Raises `ConversionError`."""
+    def found_tools(self) -> Iterator[Declaration]:
+        """All tools that searches brought up."""
         for place, tools in self.searches.items():
-            found = tuple(definitions(tools, self._names, deferred=True))
-            self.messages[place] = SystemMessage("", tools=found)
-            yield from found
+            declared = list(definitions(tools, self._names, deferred=True))
+            self._found_names[place] = [name for name, _ in declared]
+            yield from declared
 
-    def announce(self, chosen: Container[str]) -> tuple[Message, ...]:
+    def announce(self, chosen: Mapping[str, ToolDefinition]) -> tuple[Message, ...]:
         """The messages, with those found tools announced that the request may use."""
         announced: list[Message] = []
         for place, message in enumerate(self.messages):
             if place not in self.searches:
                 announced.append(message)
                 continue
-            tools = message.tools if isinstance(message, SystemMessage) and message.tools else ()
-            kept = tuple(tool for tool in tools if tool.name in chosen)
-            if kept:
-                announced.append(SystemMessage("", tools=kept))
+            tools = tuple(chosen[name] for name in self._found_names.get(place, ()) if name in chosen)
+            if tools:
+                announced.append(SystemMessage("", tools=tools))
         return tuple(announced)
 
     def _add(self, piece: Piece) -> None:
