@@ -140,13 +140,15 @@ def draw_window(trace: Trace, begin: float, end: float, title: str = "") -> Pict
 
 
 def marked(picture: Picture, signs: dict[str, str]) -> Picture:
-    """The picture with signs on spans, which are named as their labels are: "plan 12".
+    """The picture with signs on spans, named as labelled, after their row if need be: "sampler: commit 12".
 
     Raises `UnknownMarkError`.
     """
     marks = []
     for span, sign in signs.items():
-        bar = next((bar for bar in picture.bars if bar.label == span), None)
+        row, colon, label = span.rpartition(": ")
+        named = (bar for bar in picture.bars if bar.label == label)
+        bar = next((bar for bar in named if not colon or picture.rows[bar.row] == row), None)
         if bar is None:
             raise UnknownMarkError(span)
         marks.append(Mark(bar.row, bar.begin, sign))

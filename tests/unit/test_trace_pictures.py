@@ -180,9 +180,9 @@ def test_drawing_by_steps_and_by_time(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_marks_are_drawn_on_their_spans(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plain = _picture(tmp_path)
-    picture = marked(plain, {f"plan {BAD}": "1", f"forward {BAD}": "2"})
+    picture = marked(plain, {f"sampler: commit {BAD}": "1", f"forward {BAD}": "2"})
     assert [mark.sign for mark in picture.marks] == ["1", "2"]
-    assert picture.marks[1].row == len(picture.rows) - 1
+    assert [picture.rows[mark.row] for mark in picture.marks] == ["sampler", "device: compute"]
     assert html(picture).count("<circle") == 2
     save_png(plain, tmp_path / "plain.png")
     save_png(picture, tmp_path / "marked.png")
