@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace, device: torch.device) -> Report:
     if folder.name == "full":
         draft, length = DraftModel(model), min(options.length, 384)
         report.accepted_per_step = accepted_drafts(
-            model, draft, weights, held_out, per_source=32, prompt=32, length=length
+            model, draft, weights, held_out, per_source=min(32, options.held_out), prompt=32, length=length
         )
     if options.samples:
         tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))

@@ -37,23 +37,10 @@ def smoke(folder: Path, run: Callable[[list[str]], None]) -> None:
     model, out = folder / "model", folder / "out"
     small_model(model)
     prepare(OWN_SOURCES, folder, model, out, scale=0.02)
-    common = ["--tokens", str(out), "--out", str(out), "--model", str(model), "--log-every", "20"]
+    common = ["--tokens", str(out), "--out", str(out), "--model", str(model), "--log-every", "10"]
     shape = ["--rows", "4", "--length", "128"]
-    run(["--train", "--steps", "60", *shape, *common])
-    run(
-        [
-            "--distill",
-            "--steps",
-            "20",
-            "--anchors",
-            "8",
-            "--own-rounds",
-            "1",
-            "--own-batch",
-            "4",
-            *shape,
-            *common,
-        ]
-    )
+    run(["--train", "--steps", "30", *shape, *common])
+    own = ["--anchors", "8", "--own-rounds", "1", "--own-batch", "4"]
+    run(["--distill", "--steps", "10", *own, *shape, *common])
     run(["--measure", "--held-out", "4", "--samples", "8", *shape, *common])
     run(["--export", *common])
