@@ -154,12 +154,12 @@ class CacheCore:
         return tuple(admitted)
 
     def _start(self, candidate: Candidate, reserved: int) -> tuple[Admitted, int] | None:
-        """The admission and the blocks still promised to it, or None when its whole prompt does not fit."""
+        """The admission and the blocks it will still need, or None when its whole prompt does not fit."""
         prefill = len(candidate.tokens) // 4
         hit = self._match(candidate, prefill)
         revived = int((self._pool.references[hit.blocks] == 0).sum())
         rest = self._blocks(prefill + self._lookahead) - hit.blocks.size
-        if rest + revived > self.free - reserved:
+        if rest + candidate.headroom + revived > self.free - reserved:
             return None
         self._pool.retain(hit.blocks)
         self._index.adopt(candidate.sequence_key, hit.blocks)
@@ -172,7 +172,7 @@ class CacheCore:
             blocks=np.concatenate([hit.blocks, fresh]),
             snapshot=hit.snapshot,
         )
-        return admission, rest - fresh.size
+        return admission, rest + candidate.headroom - fresh.size
 
     def _match(self, candidate: Candidate, prefill: int) -> Hit:
         if not self._enabled:

@@ -25,6 +25,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bytes  # int32, everything to prefill
     salt: bytes
     chunk_rows: int  # most rows of its first chunk
+    headroom: int = 0  # blocks to be free behind its prompt, for what it will probably generate
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -36,7 +37,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     growth: Int32s = EMPTY  # [g] blocks each growing sequence needs, oldest first
     snapshots: int = 0  # state slots wanted for keeping window states
     candidates: tuple[Candidate, ...] = ()  # in admission order
-    reserved: int = 0  # blocks promised to prompts that run already; candidates fit beside them or not at all
+    reserved: int = 0  # blocks that running sequences will need; candidates fit beside them or not at all
 
     @property
     def asks(self) -> bool:

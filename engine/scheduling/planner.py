@@ -31,8 +31,9 @@ from .groups import ChoiceGroups
 from .horizon import Horizon
 from .ledger import Ledger
 from .limits import SchedulingLimits
+from .outlook import Outlook
 from .preemption import choose_victims
-from .rows import RowChooser, StepRows, missing_blocks, promised_blocks
+from .rows import RowChooser, StepRows, missing_blocks
 from .sequence import Sequence
 from .window_saves import WindowSaves
 
@@ -80,6 +81,7 @@ class SchedulingCore:
         self._chooser = RowChooser(self.ledger)
         self._saves = WindowSaves(self.ledger)
         self._horizon = Horizon(self.ledger, self._saves)
+        self._outlook = Outlook(self.ledger)
         self._groups = ChoiceGroups()
         self._deadlines = Deadlines()
         self._live: dict[int, Sequence] = {}
@@ -168,6 +170,7 @@ class SchedulingCore:
         return keys
 
     def _depart(self, sequence: Sequence) -> None:
+        self._outlook.ended(int(self.ledger.output[sequence.slot]))
         self.ledger.leave(sequence.slot)
         self._leaving.append(sequence.slot)
         self._chooser.stale = True
@@ -233,7 +236,7 @@ class SchedulingCore:
             slots, growth = missing_blocks(self.ledger, rows)
             due = self._due(rows)
             candidates = [] if work.preempted else self._candidates(rows.budget)
-            promised = promised_blocks(self.ledger, slots, growth) if candidates else 0
+            promised = max(self._outlook.future_blocks() - int(growth.sum()), 0) if candidates else 0
             demand = self._demand(growth, self._saves.lacking(due), candidates, promised)
             if not demand.asks:
                 yield from self._send(demand)
@@ -359,6 +362,7 @@ class SchedulingCore:
             self.queue.push(sequence)
             work.preempted.append(slot)
         self._preemptions += len(victims)
+        self._outlook.preempted()
 
     # Admission.
 
@@ -385,6 +389,9 @@ class SchedulingCore:
                     tokens=sequence.prefill_bytes(),
                     salt=sequence.request.salt,
                     chunk_rows=rows,
+                    headroom=self._outlook.headroom(
+                        len(sequence.tokens), sequence.request.params.max_output - sequence.output
+                    ),
                 )
             )
             budget -= rows
@@ -436,7 +443,7 @@ class SchedulingCore:
             candidates = self._candidates(rows.budget)
             if not candidates:
                 return
-            grant = yield self._demand(EMPTY, 0, candidates, promised_blocks(self.ledger, EMPTY, EMPTY))
+            grant = yield self._demand(EMPTY, 0, candidates, self._outlook.future_blocks())
             assert grant is not None
             self._admit(candidates, grant.admitted, rows, work)
             if not grant.admitted:

@@ -105,15 +105,3 @@ def missing_blocks(ledger: Ledger, rows: StepRows) -> tuple[Int32s, Int32s]:
         short = np.flatnonzero(counts > 0)
         slots, counts = slots[short], counts[short]
     return slots, counts
-
-
-def promised_blocks(ledger: Ledger, growth_slots: Int32s, growth: Int32s) -> int:
-    """Blocks that prompts in progress will still need once this growth is served."""
-    slots = np.flatnonzero(ledger.phase == PREFILL)
-    if not slots.size:
-        return 0
-    held = ledger.block_count.copy()
-    held[growth_slots] += growth
-    limits = ledger.limits
-    whole = -(-(ledger.prefill_end[slots] + 2 * limits.width) // limits.block_tokens)
-    return int(np.maximum(whole - held[slots], 0).sum())
