@@ -20,6 +20,7 @@ from stepahead.engine.scheduling.planner import Planned, SchedulingCore
 from stepahead.engine.types import FinishReason
 
 from .actor import BURST, Actor, Address, Reply
+from .group import Group, SingleRank
 from .messages import (
     AllRequestsCancelled,
     BlocksFilled,
@@ -71,10 +72,12 @@ class Scheduler(Actor[Accepted]):
         queue_capacity: int,
         queue_policy: Literal["wait", "reject"],
         capacity: int,
+        group: Group | None = None,
     ) -> None:
-        """Made on the loop it will run on."""
+        """Made on the loop it will run on. Without a group it is a rank of its own."""
         super().__init__(capacity)
         self.core = core
+        self._group = group or SingleRank()
         self.outside = OutsideQueue()
         self._queue_capacity, self._rejects = queue_capacity, queue_policy == "reject"
         self._loop = asyncio.get_running_loop()
@@ -215,7 +218,9 @@ class Scheduler(Actor[Accepted]):
 
     async def _plan_ahead(self) -> None:
         core, trace = self.core, self.trace
-        while core.has_work and (core.paused or core.uncommitted <= core.limits.depth):
+        while core.paused or core.uncommitted <= core.limits.depth:
+            if not await self._group.agree(core.has_work):
+                break
             began = trace.clock()
             planned = await self._plan()
             if planned is None:

@@ -42,7 +42,7 @@ def test_f3_many_prompts_with_shared_prefixes_in_a_small_pool(
     ]
 
     async def main() -> None:
-        async with open_hashed(model, kv_blocks=40, snapshot_slots=3, overlap=overlap) as engine:
+        async with open_hashed(model, kv_blocks=28, snapshot_slots=3, overlap=overlap) as engine:
             async for completion in engine.generate_many(prompts, params, concurrency=64):
                 index = int(completion.request_id or -1)
                 exact(completion, prompts[index], params[index], model)
