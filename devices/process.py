@@ -83,7 +83,8 @@ class DeviceProcess:
         """Starts the child, which calls `factory(*arguments)`: both pickled, importable, not of `__main__`.
 
         Returns at once; `started` settles when the object exists. `threads`: of numeric libraries in the
-        child, by default one less than the cores.
+        child, by default one less than the cores. Raises `DeviceError` without a Python to start, and
+        `MainModuleError`.
         """
         self._loop = loop
         self._results: dict[Ticket, list[Array]] = {}
@@ -138,13 +139,19 @@ class DeviceProcess:
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
         }
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "stepahead.devices.child", *map(str, numbers)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), memory),
-            env=environment,
-        )
-        theirs.close()
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "stepahead.devices.child", *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), memory),
+                env=environment,
+            )
+        except OSError as error:
+            ours.close()
+            os.close(memory)
+            raise DeviceError(f"{NAME} cannot be started with {sys.executable!r}: {error}") from error
+        finally:
+            theirs.close()
         ours.setblocking(False)
         self._finalizer = weakref.finalize(self, _end, self._child, ours)
         return ours, memory

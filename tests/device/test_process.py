@@ -84,6 +84,12 @@ async def test_a_factory_that_fails_says_so(tmp_path: Path) -> None:
     process.close()
 
 
+async def test_a_program_without_a_python_hears_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    with pytest.raises(DeviceError, match="cannot be started"):
+        _open(tmp_path)
+
+
 async def test_closing_kills_a_child_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepahead.devices.process.CLOSE_SECONDS", 0.05)
     process = _open(tmp_path)
