@@ -162,6 +162,15 @@ def _printed(kind: str, tool: body.Tool) -> dict[str, Any]:
     return {"type": kind} | msgspec.structs.asdict(tool)
 
 
+def echoed(tools: Iterable[DecodedTool]) -> list[dict[str, Any]]:
+    """The tools as a response repeats them; those of an unknown type are left out."""
+    return [
+        {"type": decoded.type} | msgspec.to_builtins(decoded.tool)
+        for decoded in tools
+        if decoded.tool is not None
+    ]
+
+
 def printed_text(tools: Iterable[DecodedTool]) -> str:
     return compact(plain(tools))
 

@@ -1,0 +1,200 @@
+"""Events and the complete response of Chat Completions (recipe_spec 4.4). One writer per choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...parsing.events import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ContentText,
+    OutputEvent,
+    ReasoningText,
+)
+from ...parsing.options import ThinkingStart
+from ..events import CallIds, Finish, Logprob, ServerEvent, Usage, encode_json
+
+
+class ChatHeader(msgspec.Struct, frozen=True):
+    """What all chunks of a response share. `created` is a Unix time in seconds."""
+
+    id: str
+    model: str
+    created: int
+
+
+class ChatCall(msgspec.Struct):
+    index: int
+    id: str
+    name: str
+    arguments: list[str]
+    complete: bool = False
+
+
+class ChatWriter:
+    """Writes one choice."""
+
+    def __init__(
+        self,
+        header: ChatHeader,
+        thinking_start: ThinkingStart | None,
+        *,
+        usage_on_every_chunk: bool = False,
+        index: int = 0,
+        call_ids: CallIds | None = None,
+    ) -> None:
+        """`usage_on_every_chunk`: a null field, where the client asked for usage."""
+        self._header, self._index, self._thinking_start = header, index, thinking_start
+        self._tail = b',"usage":null}' if usage_on_every_chunk else b"}"
+        self._call_ids = call_ids or CallIds()
+        self._head = b""
+        self._fingerprint: str | None = None
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._calls: list[ChatCall] = []
+        self._logprobs: dict[str, list[Logprob]] = {}
+        self._finish_reason: str | None = None
+        self._usage = Usage()
+        is_thinking = thinking_start is not None
+        self._content_delta = (
+            b'{"content":',
+            b',"reasoning_content":null}' if is_thinking else b"}",
+        )
+
+    def begin(self, usage: Usage, fingerprint: str | None) -> list[ServerEvent]:
+        header = self._header
+        self._fingerprint = fingerprint
+        shared = {
+            "id": header.id,
+            "object": "chat.completion.chunk",
+            "created": header.created,
+            "model": header.model,
+            "system_fingerprint": fingerprint,
+        }
+        self._head = encode_json(shared)[:-1] + b',"choices":[{"index":%d,"delta":' % self._index
+        if self._thinking_start is None:
+            delta = b'{"role":"assistant","content":""}'
+        elif self._thinking_start.is_reasoning:
+            delta = b'{"role":"assistant","content":null,"reasoning_content":""}'
+        else:
+            delta = b'{"role":"assistant","content":"","reasoning_content":null}'
+        return [self._chunk(delta)]
+
+    def _chunk(self, delta: bytes, logprobs: bytes = b"null") -> ServerEvent:
+        return ServerEvent(
+            None, b'%b%b,"logprobs":%b,"finish_reason":null}]%b' % (self._head, delta, logprobs, self._tail)
+        )
+
+    def write(self, events: Sequence[OutputEvent], logprobs: Sequence[Logprob] = ()) -> list[ServerEvent]:
+        written = []
+        for event in events:
+            kind = type(event)
+            if kind is ContentText:
+                written.append(self._text(event.text, logprobs, "content"))  # type: ignore[union-attr]
+            elif kind is ReasoningText:
+                written.append(self._text(event.text, logprobs, "reasoning_content"))  # type: ignore[union-attr]
+            elif kind is CallArguments:
+                written.append(self._arguments(event.text))  # type: ignore[union-attr]
+                continue
+            elif isinstance(event, CallStarted):
+                written.append(self._call(event.name))
+            elif isinstance(event, CallEnded):
+                self._calls[-1].complete = event.complete
+            logprobs = ()
+        return written
+
+    def _text(self, text: str, logprobs: Sequence[Logprob], field: str) -> ServerEvent:
+        if field == "content":
+            self._content.append(text)
+            before, after = self._content_delta
+        else:
+            self._reasoning.append(text)
+            before, after = b'{"content":null,"reasoning_content":', b"}"
+        delta = before + encode_json(text) + after
+        if not logprobs:
+            return self._chunk(delta)
+        self._logprobs.setdefault(field, []).extend(logprobs)
+        return self._chunk(delta, encode_json({field: list(logprobs)}))
+
+    def _call(self, name: str) -> ServerEvent:
+        without_reasoning = self._thinking_start is not None and not self._reasoning
+        call = ChatCall(len(self._calls), self._call_ids.new(without_reasoning=without_reasoning), name, [])
+        self._calls.append(call)
+        return self._chunk(encode_json({"tool_calls": [_started(call, "")]}))
+
+    def _arguments(self, text: str) -> ServerEvent:
+        call = self._calls[-1]
+        call.arguments.append(text)
+        return self._chunk(
+            b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (call.index, encode_json(text))
+        )
+
+    def end(self, finish: Finish, usage: Usage, stop_sequence: str | None = None) -> list[ServerEvent]:
+        self._usage = usage
+        self._finish_reason = reason = self._reason(finish)
+        before, after = self._content_delta
+        data = b'%b%b""%b,"logprobs":null,"finish_reason":"%b"}],"usage":%b}' % (
+            self._head, before, after, reason.encode(), encode_json(usage_body(usage))
+        )  # fmt: skip
+        return [ServerEvent(None, data)]
+
+    def _reason(self, finish: Finish) -> str:
+        """A call that was cut off is never reported as one to be made."""
+        if finish is Finish.STOP and self._calls and self._calls[-1].complete:
+            return "tool_calls"
+        return "stop" if finish is Finish.UNKNOWN else finish.value
+
+    def choice(self) -> dict[str, Any]:
+        """This choice of the complete response."""
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._content)}
+        if self._reasoning or (self._thinking_start is not None and self._thinking_start.is_reasoning):
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [_started(call, "".join(call.arguments)) for call in self._calls]
+        return {
+            "index": self._index,
+            "message": message,
+            "logprobs": self._logprobs or None,
+            "finish_reason": self._finish_reason,
+        }
+
+    def response(self) -> dict[str, Any]:
+        return response_body(self._header, [self.choice()], self._usage, self._fingerprint)
+
+
+def _started(call: ChatCall, arguments: str) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def response_body(
+    header: ChatHeader, choices: list[dict[str, Any]], usage: Usage, fingerprint: str | None
+) -> dict[str, Any]:
+    """The complete response of any number of choices."""
+    return {
+        "id": header.id,
+        "object": "chat.completion",
+        "created": header.created,
+        "model": header.model,
+        "choices": choices,
+        "usage": usage_body(usage),
+        "system_fingerprint": fingerprint,
+    }
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    body["prompt_cache_hit_tokens"] = usage.cached_tokens
+    body["prompt_cache_miss_tokens"] = max(0, usage.prompt_tokens - usage.cached_tokens)
+    return body
