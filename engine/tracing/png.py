@@ -63,12 +63,14 @@ def _draw(axes: Any, picture: Picture) -> None:
     thinnest = length_shown / 900
     for bar in picture.bars:
         width = max(bar.end - bar.begin, thinnest) / ms
-        axes.barh(bar.row + 0.5, width, left=bar.begin / ms, height=0.7, color=bar.colour, linewidth=0)
+        edge = 0.6 if width * ms > 8 * thinnest else 0.0  # parts of one step, end to end, stay apart
+        place = {"left": bar.begin / ms, "height": 0.7}
+        axes.barh(bar.row + 0.5, width, **place, color=bar.colour, edgecolor="white", linewidth=edge)
     for mark in picture.marks:
         badge = {"boxstyle": "circle,pad=0.22", "facecolor": "#222", "edgecolor": "white"}
-        place = (mark.at / ms, mark.row + 0.5)
+        point = (mark.at / ms, mark.row + 0.5)
         axes.annotate(
-            mark.sign, place, (0, 13), textcoords="offset points", ha="center", va="center", color="white",
+            mark.sign, point, (0, 13), textcoords="offset points", ha="center", va="center", color="white",
             fontsize=8, fontweight="bold", bbox=badge, zorder=5, annotation_clip=False,
         )  # fmt: skip
     for bar, left, inside in placed_labels(picture, _INCHES * 0.87, _CHARACTER):

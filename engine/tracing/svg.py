@@ -66,9 +66,10 @@ def _elements(picture: Picture, height: float) -> Iterator[str]:
         yield f'<path d="M{LEFT:g} {y:g}H{WIDTH:g}" stroke="#888" stroke-width="{weight}"/>'
     for bar in picture.bars:
         width = max((bar.end - bar.begin) * scale, 1.2)
+        edge = ' stroke="#fff" stroke-width=".6"' if width > 10 else ""
         yield (
             f'<rect x="{x(bar.begin):.2f}" y="{TOP + ROW * bar.row + 5:g}" width="{width:.2f}" '
-            f'height="{BAR:g}" rx="2" fill="{bar.colour}"><title>{escape(bar.label)}: '
+            f'height="{BAR:g}" rx="2" fill="{bar.colour}"{edge}><title>{escape(bar.label)}: '
             f"{bar.end - bar.begin:,.1f} us at {bar.begin / 1e3:.3f} ms</title></rect>"
         )
     for bar, left, inside in placed_labels(picture, WIDTH - LEFT, _CHARACTER):
