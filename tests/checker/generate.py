@@ -94,6 +94,8 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
         extra["queue_policy"] = chances.of("wait", "wait", "reject")
     if chances.one_in(10):
         extra["slow_reader"], extra["unread_tokens"] = "abort", chances.of(1, 4, 16)
+    if chances.one_in(10):
+        extra["mailbox_capacity"] = chances.of(16, 64)
     return Knobs(
         overlap=not chances.one_in(5),
         max_sequences=sequences,

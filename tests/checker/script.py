@@ -57,6 +57,7 @@ class Knobs(Struct):
     slow_reader: Literal["coalesce", "abort"] = "coalesce"
     unread_tokens: int = 8192
     stall_seconds: float = 60.0
+    mailbox_capacity: int = 8192
 
     def config(self) -> EngineConfig:
         return EngineConfig(**msgspec.structs.asdict(self))
