@@ -7,6 +7,7 @@ cannot set per engine and cannot discover.
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable
 from functools import cache
@@ -24,7 +25,7 @@ from .errors import (
     PromptTooLongError,
     TokenOutOfVocabularyError,
 )
-from .types import SamplingParams
+from .types import SamplingParams, TokenEdits
 
 Few = Annotated[int, Meta(ge=0, le=1024)]
 Count = Annotated[int, Meta(ge=1, le=65536)]
@@ -74,6 +75,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most alternatives per token that a request may ask for."""
     max_stop_ids: Count = 16
     """Width of the table of end ids, end-of-text included."""
+    max_listed_ids: Count = 4096
+    """Most ids in each of a request's logit_bias, banned ids, allowed ids, and bad words together."""
     trace_steps: Annotated[int, Meta(ge=0, le=65536)] = 2048
     """Steps that the tracer remembers (some 10 KB each), so that the past can be dumped. 0: no tracing."""
     stall_folder: str | None = None
@@ -126,6 +129,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     max_logprobs: int
     max_stop_ids: int
+    max_listed_ids: int = 4096
 
 
 class EdgeValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +198,67 @@ EDGE_VALUES: tuple[EdgeValue, ...] = (
     _row(
         "top_p 0", InvalidParameterError, "would keep nothing; use temperature 0", params=_params(top_p=0.0)
     ),
+    _row("min_p 0", {"min_p": 0.0}, "off", params=_params(min_p=0.0)),
+    _row("min_p 1", {"min_p": 1.0}, "only tokens as likely as the likeliest", params=_params(min_p=1.0)),
+    _row("min_p 1.1", InvalidParameterError, "0 to 1", params=_params(min_p=1.1)),
+    _row(
+        "repetition_penalty 0",
+        InvalidParameterError,
+        "would divide by zero; 0.01 to 100",
+        params=_params(repetition_penalty=0.0),
+    ),
+    _row("repetition_penalty 1", {"edits": None}, "off", params=_params(repetition_penalty=1.0)),
+    _row("presence_penalty nan", InvalidParameterError, "-2 to 2", params=_params(presence_penalty=math.nan)),
+    _row("frequency_penalty 2.1", InvalidParameterError, "-2 to 2", params=_params(frequency_penalty=2.1)),
+    _row("logit_bias empty", {"edits": None}, "no bias", params=_params(logit_bias={})),
+    _row("logit_bias 101", InvalidParameterError, "-100 to 100", params=_params(logit_bias={3: 101.0})),
+    _row(
+        "logit_bias of id = vocabulary",
+        InvalidParameterError,
+        "ids of the vocabulary",
+        params=lambda limits: SamplingParams(logit_bias={limits.vocab_size: 1.0}),
+    ),
+    _row(
+        "allowed_token_ids empty",
+        InvalidParameterError,
+        "would allow nothing; None allows all",
+        params=_params(allowed_token_ids=()),
+    ),
+    _row(
+        "allowed ids all banned",
+        InvalidParameterError,
+        "would allow nothing",
+        params=_params(allowed_token_ids=(3, 4), banned_token_ids=(4, 3)),
+    ),
+    _row(
+        "allowed ids only end ids, min_tokens 1",
+        InvalidParameterError,
+        "the first token could be nothing",
+        params=_params(allowed_token_ids=(3,), stop_token_ids=(3,), min_tokens=1),
+    ),
+    _row(
+        "more ids than max_listed_ids",
+        InvalidParameterError,
+        "at most EngineConfig.max_listed_ids",
+        params=lambda limits: SamplingParams(allowed_token_ids=(1,) * (limits.max_listed_ids + 1)),
+    ),
+    _row(
+        "banned id -1", InvalidParameterError, "ids of the vocabulary", params=_params(banned_token_ids=(-1,))
+    ),
+    _row(
+        "bad words that end in every allowed id",
+        InvalidParameterError,
+        "a position could be left with nothing",
+        params=_params(allowed_token_ids=(3,), bad_words=((3, 3),)),
+    ),
+    _row("empty bad word", InvalidParameterError, "would match everywhere", params=_params(bad_words=((),))),
+    _row(
+        "bad word of one id",
+        {"edits": TokenEdits(bias=((3, -math.inf),))},
+        "the id is banned",
+        params=_params(bad_words=((3,),)),
+    ),
+    _row("best_of < n", InvalidParameterError, "at least n", params=_params(n=3, best_of=2)),
     _row(
         "max_tokens 0",
         {"max_output": 0},

@@ -38,6 +38,7 @@ def runner_shape(config: EngineConfig, facts: ModelFacts, free_bytes: int) -> Ru
         draft_tokens=drafts,
         max_stop_ids=config.max_stop_ids,
         max_logprobs=config.max_logprobs,
+        max_listed_ids=config.max_listed_ids,
     )
 
 
@@ -71,6 +72,7 @@ def request_limits(config: EngineConfig, facts: ModelFacts, shape: RunnerShape) 
         eos_token_ids=facts.eos_token_ids,
         max_logprobs=config.max_logprobs,
         max_stop_ids=config.max_stop_ids,
+        max_listed_ids=config.max_listed_ids,
     )
 
 

@@ -7,6 +7,7 @@ itself, so that it can cross actors, threads and processes without a question ab
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 import msgspec
 
@@ -16,16 +17,31 @@ from .timings import Timings
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the caller wants tokens chosen and when to stop. Edge values: `config.EDGE_VALUES`.
 
-    `temperature` 0 is exact argmax; `top_k` 0 and `top_p` 1 are off; `max_tokens` None fills the context;
-    `seed` None draws one at submission; `logprobs` None reports none, 0 the chosen token's, k the k best too.
-    `stop` strings need `detokenize`. A stop string or id is cut from the output unless `include_stop`.
+    Order: repetition, frequency, presence penalty; `logit_bias`; allowed and banned ids, bad words, end ids
+    before `min_tokens`; temperature; then top_k, top_p and min_p, each judged on that distribution, so that
+    the strictest wins. `temperature` 0 is exact argmax; `top_k` 0, `top_p` 1, `min_p` 0 are off; `max_tokens`
+    None fills the context; `seed` None draws one at submission. The repetition penalty counts prompt and
+    output, the other two the output. A bad word is a sequence of ids that the output never contains.
+    `logprobs` None reports none, 0 the chosen token's, k the k best too, of the model's own distribution or
+    (`logprobs_of="processed"`) of the one drawn from. `best_of` generates that many choices and returns the
+    `n` with the highest mean logprob; a stream cannot. `stop` strings need `detokenize`. A stop string or id
+    is cut from the output unless `include_stop`.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    banned_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int | None = None
     n: int = 1
+    best_of: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
@@ -33,6 +49,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
     logprobs: int | None = None
+    logprobs_of: Literal["model", "processed"] = "model"
     detokenize: bool = True
 
 
@@ -93,6 +110,22 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
+class TokenEdits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request changes about single tokens' logits. Most requests have none of it and carry None."""
+
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()  # by id, each once; -inf bans
+    allowed: tuple[int, ...] = ()  # empty: all; each once
+    bad_words: tuple[tuple[int, ...], ...] = ()  # of two ids or more: a single one is banned
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether logits depend on which tokens came before."""
+        return (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
+
+
 class ResolvedParams(msgspec.Struct, frozen=True, kw_only=True):
     """`SamplingParams` after `validation.validate`: no None, no special case left, nothing out of range."""
 
@@ -107,6 +140,9 @@ class ResolvedParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool
     logprobs: int  # -1 none, 0 the chosen token's, k also the k best
     detokenize: bool
+    min_p: float = 0.0
+    edits: TokenEdits | None = None
+    logprobs_processed: bool = False  # of the distribution drawn from, not the model's own
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +172,7 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     slot: int
     request: Request
     output: int  # tokens it has emitted already; all of its earlier steps are committed
+    generated: bytes = b""  # these tokens, int32, for a request whose edits look back at them
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from .errors import (
     PromptTooLongError,
     TokenOutOfVocabularyError,
 )
+from .token_edits import token_edits
 from .types import ResolvedParams, SamplingParams
 
 
@@ -39,18 +40,22 @@ def validate(prompt: npt.NDArray[np.int32], params: SamplingParams, limits: Requ
         raise InvalidParameterError(
             "stop_token_ids", params.stop_token_ids, f"at most {limits.max_stop_ids} ids"
         )
+    min_output = min(params.min_tokens, room)
     return ResolvedParams(
         temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0.0,
         top_k=params.top_k if 0 < params.top_k < limits.vocab_size else 0,
         top_p=params.top_p,
         seed=secrets.randbits(64) if params.seed is None else params.seed,
         max_output=min(asked, room),
-        min_output=min(params.min_tokens, room),
+        min_output=min_output,
         end_ids=end_ids,
         stop=params.stop,
         include_stop=params.include_stop,
         logprobs=-1 if params.logprobs is None else params.logprobs,
         detokenize=params.detokenize,
+        min_p=params.min_p,
+        edits=token_edits(params, limits, end_ids if min_output else ()),
+        logprobs_processed=params.logprobs_of == "processed",
     )
 
 
@@ -79,7 +84,9 @@ def _check_domains(params: SamplingParams, limits: RequestLimits) -> None:
         ("temperature", math.isfinite(params.temperature) and params.temperature >= 0, "finite and >= 0"),
         ("top_k", params.top_k >= -1, "-1 or 0 (off), or >= 1"),
         ("top_p", 0 < params.top_p <= 1, "in (0, 1]"),
+        ("min_p", 0 <= params.min_p <= 1, "in [0, 1]"),
         ("n", params.n >= 1, ">= 1"),
+        ("best_of", params.best_of is None or params.best_of >= params.n, "None, or at least n"),
         ("seed", params.seed is None or 0 <= params.seed < 2**64, "None, or 0 to 2**64 - 1"),
         ("max_tokens", params.max_tokens is None or params.max_tokens >= 0, "None or >= 0"),
         ("min_tokens", params.min_tokens >= 0, ">= 0"),

@@ -24,6 +24,7 @@ from stepahead.devices.wire import RingSizes
 from .array_codec import Array, Nested, decode, encode
 from .runner import (
     BatchLayout,
+    EditRows,
     ModelFacts,
     Runner,
     RunnerShape,
@@ -36,7 +37,7 @@ from .runner import (
 RunnerFactory = Callable[[RunnerShape, Device], Runner]
 """Picklable, not defined in `__main__`: a module's function, or `functools.partial` of one."""
 
-_NESTED: Nested = {"layout": BatchLayout, "updates": SamplingRows}
+_NESTED: Nested = {"layout": BatchLayout, "updates": SamplingRows, "edits": EditRows}
 _NO_LAYOUT = BatchLayout(
     slots=np.empty(0, dtype=np.int32),
     sequence_keys=np.empty(0, dtype=np.int64),
@@ -112,6 +113,8 @@ def ring_sizes(shape: RunnerShape) -> RingSizes:
     """Room for three of the largest plans and results; memory that is never touched costs nothing."""
     slots, width = shape.sequence_slots, shape.draft_tokens + 1
     plan = shape.max_rows * 4 + slots * (shape.table_columns * 12 + shape.max_stop_ids * 4 + 256)
+    lists = 40 * shape.max_listed_ids + 8 * shape.max_positions  # of one newcomer with every kind of edit
+    plan += slots * lists
     result = slots * (256 + width * (16 + shape.max_logprobs * 8))
     return RingSizes(requests=3 * _generous(plan), answers=3 * _generous(result))
 

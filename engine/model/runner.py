@@ -72,6 +72,7 @@ class RunnerShape(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int  # D
     max_stop_ids: int  # width of SamplingRows.end_ids
     max_logprobs: int
+    max_listed_ids: int = 4096  # most ids in a list of `EditRows`
 
     @property
     def state_slots(self) -> int:
@@ -125,12 +126,35 @@ class SamplingRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     temperature: Float32s  # [u] exactly 0: argmax, lowest id on ties
     top_k: Int32s  # [u] 0 off
     top_p: Float32s  # [u] 1 off
+    min_p: Float32s  # [u] 0 off
     seed: UInt64s  # [u]
     choice: Int32s  # [u] index among the request's n choices
     origin: Int32s  # [u] length of the caller's prompt: output position = token position - origin
     min_output: Int32s  # [u] end ids are banned before this output position
     end_ids: Int32s  # [u, max_stop_ids] ids that end the sequence, NO_TOKEN padded
     logprobs: Int32s  # [u] -1 none, else how many alternatives
+    processed: Bools  # [u] logprobs of the distribution drawn from, not of the model's own
+
+
+class EditRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Edits of single tokens' logits by those of a step's new occupants that have any: e rows.
+
+    Lists are as wide as the longest of them (0 where nobody has one), padded with NO_TOKEN. `seen` is every
+    token of the prompt and of the output so far, once; the device goes on counting from there.
+    """
+
+    slots: Int32s  # [e]
+    presence: Float32s  # [e]
+    frequency: Float32s  # [e]
+    repetition: Float32s  # [e] 1 off
+    bias_ids: Int32s  # [e, biases]
+    bias_values: Float32s  # [e, biases] -inf bans
+    allowed_ids: Int32s  # [e, allowed]; a row of NO_TOKEN allows all
+    word_beginnings: Int32s  # [e, words, recent] what must stand before, aligned at the end
+    word_ends: Int32s  # [e, words] the id that would complete the word
+    recent: Int32s  # [e, recent] last output tokens, newest last
+    seen_ids: Int32s  # [e, seen]; without penalties a row of NO_TOKEN
+    seen_counts: Int32s  # [e, seen] 2 * (times in the output) + (1 if in the prompt)
 
 
 class SamplePlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -143,6 +167,7 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     masks: npt.NDArray[np.uint32] | None = (
         None  # [n, ceil(vocab / 32)] bit 0 forbids a token; row order of the step
     )
+    edits: EditRows | None = None  # of the newcomers in `updates` that have any; the others have none
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -191,7 +216,7 @@ class Runner(ABC):
     def launch_sample(self, plan: SamplePlan) -> Ticket:
         """Enqueues the sampling of the newest forward; the ticket settles when its result can be collected.
 
-        1. `updates` into the sampling tables.
+        1. `updates` and `edits` into the sampling tables.
         2. For every sequence that samples: logits of its rows (of a prompt: of its last), bans, masks,
            processing, verification of drafts, the draw. Random numbers come from `sampling/seeds.py` only.
         3. Slots: `position` = f + emitted (decode) or the chunk's end; `token` = the last emitted; `history`

@@ -27,6 +27,8 @@ from stepahead.engine.model.runner import (
 from stepahead.engine.model.selectors import Rows, Selector
 from stepahead.engine.types import Occupant, ResolvedParams
 
+from .edits import edit_rows
+
 
 class SamplingTable:
     """Arrays over slots. `output` is advanced by `commit.resolve`, everything else by `occupy`."""
@@ -65,7 +67,9 @@ class SamplingTable:
             logprobs = int(self.logprobs[drawing].max(initial=-1))
             greedy = bool(self.greedy[drawing].all())
             self._last = (layout, logprobs, greedy)
-        return SamplePlan(step=step, updates=updates, logprobs=logprobs, all_greedy=greedy)
+        return SamplePlan(
+            step=step, updates=updates, logprobs=logprobs, all_greedy=greedy, edits=edit_rows(admitted)
+        )
 
     def rows(self, layout: BatchLayout) -> Rows:
         """The selector of a layout's slots in these arrays."""
@@ -97,12 +101,14 @@ def _sampling_rows(occupants: Sequence[Occupant], width: int) -> SamplingRows:
         temperature=_floats(p.temperature for p in params),
         top_k=_integers(p.top_k for p in params),
         top_p=_floats(p.top_p for p in params),
+        min_p=_floats(p.min_p for p in params),
         seed=np.fromiter((p.seed for p in params), dtype=np.uint64, count=len(params)),
         choice=_integers(occupant.request.choice for occupant in occupants),
         origin=_integers(len(occupant.request.prompt) // 4 for occupant in occupants),
         min_output=_integers(p.min_output for p in params),
         end_ids=_end_ids(params, width),
         logprobs=_integers(p.logprobs for p in params),
+        processed=np.fromiter((p.logprobs_processed for p in params), dtype=np.bool_, count=len(params)),
     )
 
 

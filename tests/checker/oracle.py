@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from stepahead import FinishReason
+from stepahead.actors.delta_channel import LOGPROB_FLOOR
 from stepahead.engine.config import RequestLimits
 from stepahead.engine.model.hashed import HashedModel, Solo, solo
 from stepahead.engine.sampling.commit import FAILED, STOP
@@ -82,9 +83,11 @@ def _shown(answer: Solo, client: Client) -> Told:
         if match is not None:
             text, reason, count, tokens = start + match, FinishReason.STOP, used, tokens[:used]
             break
-    return Told(
-        tokens, text, reason, count, answer.logprobs[: len(tokens)], answer.top[: len(tokens)], answer.tokens
+    logprobs = tuple(max(value, LOGPROB_FLOOR) for value in answer.logprobs[: len(tokens)])
+    top = tuple(
+        tuple((token, max(value, LOGPROB_FLOOR)) for token, value in row) for row in answer.top[: len(tokens)]
     )
+    return Told(tokens, text, reason, count, logprobs, top, answer.tokens)
 
 
 def _first_stop(text: str, client: Client) -> str | None:

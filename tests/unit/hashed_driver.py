@@ -28,7 +28,8 @@ from stepahead.engine.model.runner import (
     StepPlan,
     StepResult,
 )
-from stepahead.engine.types import Request, ResolvedParams
+from stepahead.engine.sampling.edits import edit_rows
+from stepahead.engine.types import Occupant, Request, ResolvedParams
 
 Spoil = Callable[[StepPlan], StepPlan]
 
@@ -66,12 +67,14 @@ def sampling_rows(requests: list[Request], slots: list[int], width: int = 4) -> 
         temperature=np.array([p.temperature for p in params], dtype=np.float32),
         top_k=int32([p.top_k for p in params]),
         top_p=np.array([p.top_p for p in params], dtype=np.float32),
+        min_p=np.array([p.min_p for p in params], dtype=np.float32),
         seed=np.array([p.seed for p in params], dtype=np.uint64),
         choice=int32([r.choice for r in requests]),
         origin=int32([len(r.prompt) // 4 for r in requests]),
         min_output=int32([p.min_output for p in params]),
         end_ids=int32([[*p.end_ids, *[NO_TOKEN] * (width - len(p.end_ids))] for p in params], width),
         logprobs=int32([p.logprobs for p in params]),
+        processed=np.array([p.logprobs_processed for p in params], dtype=np.bool_),
     )
 
 
@@ -210,6 +213,9 @@ class HandDriver:
             updates=sampling_rows(requests, slots),
             logprobs=max(s.request.params.logprobs for s in self.running),
             all_greedy=False,
+            edits=edit_rows(
+                [Occupant(slot=s, request=r, output=0) for s, r in zip(slots, requests, strict=True)]
+            ),
         )
 
     async def _commit(self, plan: StepPlan, ticket: Ticket) -> None:

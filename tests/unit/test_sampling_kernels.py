@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -51,30 +53,98 @@ def test_a_lone_survivor_is_always_drawn() -> None:
     assert drawn.unique().tolist() == [5]
 
 
-def kept(logits: list[float], top_k: int, top_p: float) -> list[int]:
-    row = torch.tensor([logits])
-    filtered = sampling.keep_best(row, torch.tensor([top_k]), torch.tensor([top_p]))
-    alive = filtered[0].isfinite()
-    assert torch.equal(filtered[0][alive], row[0][alive])
-    return alive.nonzero().flatten().tolist()
+def by_sorting(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    return sampling.keep_best(row, torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
 
 
+def by_candidates(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    limits = torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p])
+    maxima = sampling.likeliest(row)[1]
+    bounded = top_k > 0
+    kept = sampling.keep_candidates(row, maxima, *limits, count=max(top_k, 1), bounded=bounded)
+    return kept.dense(row.shape[1])
+
+
+@pytest.mark.parametrize("keep", [by_sorting, by_candidates])
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "expected"),
+    ("top_k", "top_p", "min_p", "expected"),
     [
-        (0, 1.0, [0, 1, 2, 3]),
-        (1, 1.0, [1]),
-        (2, 1.0, [1, 2]),
-        (3, 1.0, [0, 1, 2]),  # 0 and 3 tie for the third place: the lower id wins
-        (99, 1.0, [0, 1, 2, 3]),
-        (0, 1e-6, [1]),  # the best token's better-ranked mass is 0: it always stays
-        (0, 0.6, [1, 2]),  # masses 0.5, 0.3, 0.1, 0.1: the crossing token stays
-        (1, 0.6, [1]),
-        (3, 0.6, [1, 2]),
+        (0, 1.0, 0.0, [0, 1, 2, 3]),
+        (1, 1.0, 0.0, [1]),
+        (2, 1.0, 0.0, [1, 2]),
+        (3, 1.0, 0.0, [0, 1, 2]),  # 0 and 3 tie for the third place: the lower id wins
+        (99, 1.0, 0.0, [0, 1, 2, 3]),
+        (0, 1e-6, 0.0, [1]),  # the best token's better-ranked mass is 0: it always stays
+        (0, 0.6, 0.0, [1, 2]),  # masses 0.5, 0.3, 0.1, 0.1: the crossing token stays
+        (1, 0.6, 0.0, [1]),
+        (3, 0.6, 0.0, [1, 2]),
+        (0, 1.0, 0.5, [1, 2]),  # at least half of the likeliest's 0.5
+        (0, 1.0, 1.0, [1]),
+        (3, 0.9, 0.1, [0, 1, 2]),  # the strictest wins
     ],
 )
-def test_filters_keep_the_best(top_k: int, top_p: float, expected: list[int]) -> None:
-    assert kept(np.log([0.1, 0.5, 0.3, 0.1]).tolist(), top_k, top_p) == expected
+def test_filters_keep_the_best(
+    keep: Callable[..., torch.Tensor], top_k: int, top_p: float, min_p: float, expected: list[int]
+) -> None:
+    row = torch.tensor([[0.1, 0.5, 0.3, 0.1]]).log()
+    filtered = keep(row, top_k, top_p, min_p)
+    alive = filtered[0].isfinite()
+    assert torch.equal(filtered[0][alive], row[0][alive])
+    assert alive.nonzero().flatten().tolist() == expected
+
+
+def coarse(rows: int, vocab: int, seed: int = 0) -> torch.Tensor:
+    """Logits with many ties, also between 0 and -0."""
+    noise = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+    return (noise * 4).round() / 4
+
+
+@pytest.mark.parametrize("vocab", [50, 4096, 4097, 5000, 20_000])
+@pytest.mark.parametrize("count", [1, 20, 40])
+def test_the_best_are_those_of_a_stable_sort(vocab: int, count: int) -> None:
+    logits = coarse(5, vocab)
+    logits[2, 7:] = -torch.inf
+    expected = logits.sort(dim=-1, descending=True, stable=True)
+    values, ids = sampling.best(logits, count)
+    assert torch.equal(ids, expected.indices[:, :count])
+    assert torch.equal(values, expected.values[:, :count])
+    assert [part.tolist() for part in sampling.likeliest(logits)] == [
+        expected.indices[:, 0].tolist(),
+        expected.values[:, 0].tolist(),
+    ]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("vocab", [50, 5000])
+def test_a_row_that_is_no_distribution_has_no_finite_maximum(bad: float, vocab: int) -> None:
+    logits = coarse(3, vocab)
+    logits[1, vocab - 1] = bad
+    logits[2] = -torch.inf
+    assert sampling.likeliest(logits)[1].isfinite().tolist() == [True, False, False]
+
+
+def test_a_wide_nucleus_is_ranked_deeper_until_it_is_whole() -> None:
+    """Nearly flat: 0.9 of the mass is thousands of tokens, far beyond the first candidates."""
+    logits = torch.randn(3, 6000, generator=torch.Generator().manual_seed(1)) / 100
+    limits = torch.zeros(3, dtype=torch.int64), torch.tensor([0.9, 0.01, 1.0]), torch.tensor([0.0, 0.0, 0.99])
+    maxima = sampling.likeliest(logits)[1]
+    kept = sampling.keep_candidates(logits, maxima, *limits, count=4, bounded=False)
+    assert torch.equal(kept.dense(6000), sampling.keep_best(logits, *limits))
+    alive = kept.values.isfinite().sum(-1).tolist()
+    assert alive[0] > 5000
+    assert 20 < alive[1] < 100
+
+
+def test_a_draw_among_candidates_is_the_draw_among_all() -> None:
+    logits = coarse(300, 200)
+    keys = keys_of(np.arange(300, dtype=np.uint64), 1, seeds.TARGET)
+    ones = torch.ones(300)
+    kept = sampling.keep_candidates(
+        logits, logits.amax(-1), 20 * ones.long(), 0.8 * ones, 0 * ones, count=30, bounded=True
+    )
+    shuffled = torch.randperm(30, generator=torch.Generator().manual_seed(2))
+    drawn = sampling.draw_candidate(kept.values[:, shuffled], kept.ids[:, shuffled], keys)
+    assert torch.equal(drawn, sampling.gumbel_argmax(kept.dense(200), keys))
 
 
 def test_bans_touch_only_marked_rows_and_pads_touch_nothing() -> None:

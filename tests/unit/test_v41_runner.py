@@ -86,6 +86,7 @@ class Sampling:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     min_output: int = 0
     end_id: int = NO_TOKEN
 
@@ -96,12 +97,14 @@ class Sampling:
             temperature=np.full(count, self.temperature, np.float32),
             top_k=int32([self.top_k] * count),
             top_p=np.full(count, self.top_p, np.float32),
+            min_p=np.full(count, self.min_p, np.float32),
             seed=np.array([5, 6, 2**63 + 7], np.uint64),
             choice=int32([0] * count),
             origin=int32([len(PROMPTS[s]) for s in SLOTS]),
             min_output=int32([self.min_output] * count),
             end_ids=int32([[self.end_id, NO_TOKEN]] * count),
             logprobs=int32([2] * count),
+            processed=np.zeros(count, np.bool_),
         )
 
 

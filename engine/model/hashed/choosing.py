@@ -6,12 +6,15 @@ against `sampling/seeds.py` on their own. Every function treats rows alone, so b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
 from stepahead.engine.sampling.seeds import TARGET, draw, key
 
 from ..runner import Float32s, Int32s, UInt64s
+from .edits import SequenceEdits
 
 
 class RowParams(msgspec.Struct, frozen=True, eq=False):
@@ -20,27 +23,45 @@ class RowParams(msgspec.Struct, frozen=True, eq=False):
     temperature: Float32s
     top_k: Int32s
     top_p: Float32s
+    min_p: Float32s
     seed: UInt64s
     choice: Int32s
     min_output: Int32s
     end_ids: Int32s  # [rows, width]
+    edits: Sequence[SequenceEdits | None]
 
 
 def choose(logits: Float32s, params: RowParams, output_positions: Int32s) -> Int32s:
     """One id per row, int32 [rows], from finite float32 [rows, vocab].
 
-    Bans end ids before `min_output`; temperature 0 takes the best, lowest id on ties; otherwise draws what
-    top_k and top_p leave with the noise of (seed, choice, output position).
+    Temperature 0 takes the best, lowest id on ties; otherwise draws from the processed distribution with the
+    noise of (seed, choice, output position).
     """
-    allowed = _without_banned(logits, params, output_positions)
-    chosen: Int32s = allowed.argmax(-1).astype(np.int32)
+    left = processed(logits, params, output_positions)
+    chosen: Int32s = left.argmax(-1).astype(np.int32)
     (drawn,) = np.nonzero(params.temperature > 0)
     if drawn.size:
-        scaled = allowed[drawn] / params.temperature[drawn, None]
-        kept = _keep_best(scaled, params.top_k[drawn], params.top_p[drawn])
         keys = key(params.seed[drawn], params.choice[drawn], output_positions[drawn], TARGET)
-        chosen[drawn] = draw(kept, keys)
+        chosen[drawn] = draw(left[drawn], keys)
     return chosen
+
+
+def processed(logits: Float32s, params: RowParams, output_positions: Int32s) -> Float32s:
+    """What is drawn from, unnormalised: edited, without banned ids, and where temperature > 0 filtered."""
+    left = _without_banned(_edited(logits, params.edits), params, output_positions)
+    (drawn,) = np.nonzero(params.temperature > 0)
+    if drawn.size:
+        scaled = left[drawn] / params.temperature[drawn, None]
+        left = left.copy()
+        left[drawn] = keep_best(scaled, params.top_k[drawn], params.top_p[drawn], params.min_p[drawn])
+    return left
+
+
+def _edited(logits: Float32s, edits: Sequence[SequenceEdits | None]) -> Float32s:
+    if not any(edits):
+        return logits
+    rows = (row if edit is None else edit.apply(row) for row, edit in zip(logits, edits, strict=True))
+    return np.stack(list(rows))
 
 
 def _without_banned(logits: Float32s, params: RowParams, output_positions: Int32s) -> Float32s:
@@ -53,9 +74,9 @@ def _without_banned(logits: Float32s, params: RowParams, output_positions: Int32
     return allowed
 
 
-def _keep_best(logits: Float32s, top_k: Int32s, top_p: Float32s) -> Float32s:
-    """A token stays while its rank is below top_k and the mass of better ones is at most top_p."""
-    if not ((top_k > 0) | (top_p < 1)).any():
+def keep_best(logits: Float32s, top_k: Int32s, top_p: Float32s, min_p: Float32s) -> Float32s:
+    """What stays has a rank below top_k, better ones of mass at most top_p, and min_p of the best's mass."""
+    if not ((top_k > 0) | (top_p < 1) | (min_p > 0)).any():
         return logits
     order = np.argsort(-logits, axis=-1, kind="stable")
     ordered = np.take_along_axis(logits, order, axis=-1)
@@ -63,6 +84,7 @@ def _keep_best(logits: Float32s, top_k: Int32s, top_p: Float32s) -> Float32s:
     better = np.cumsum(mass, axis=-1) - mass
     cut = (top_k[:, None] > 0) & (np.arange(logits.shape[1]) >= top_k[:, None])
     cut |= (top_p[:, None] < 1) & (better > top_p[:, None])
+    cut |= mass < min_p[:, None] * mass[:, :1]
     kept = np.empty_like(logits)
     np.put_along_axis(kept, order, np.where(cut, np.float32(-np.inf), ordered), axis=-1)
     return kept

@@ -6,11 +6,13 @@ lengths vary as in life while the text stays what the oracle says.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 
 from ..runner import HISTORY, NO_TOKEN, Bools, Float32s, Int32s, RunnerShape, SamplePlan, StepResult, UInt64s
-from .choosing import best, choose, log_softmax
+from .choosing import best, choose, log_softmax, processed
 from .forward import Forward, Index, ring_terms
 from .model import FACTOR, NGRAM, HashedModel, words
 from .slots import Slots
@@ -25,20 +27,22 @@ class _Drawn(msgspec.Struct, frozen=True, eq=False):
     emitted: Int32s  # [s]
     kept: Bools  # [s, K] places below `emitted`
     finite: Bools  # [s]
+    scores: Float32s  # [wanted rows, vocab] log-probabilities to report; empty if nobody asked
+    score_rows: Index  # [s, K] into `scores`
 
 
 def sample(
     model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward, plan: SamplePlan
 ) -> StepResult:
     """Decides a step and writes the slots."""
-    slots.update_parameters(plan.updates)
-    drawn = _draw(model, shape, slots, forward)
+    slots.update_parameters(plan.updates, plan.edits)
+    drawn = _draw(model, shape, slots, forward, plan)
     _advance(slots, forward, drawn)
     confidences = _draft(model, shape, slots, forward, drawn)
-    return _result(model, forward, plan, drawn, confidences)
+    return _result(forward, plan, drawn, confidences)
 
 
-def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward) -> _Drawn:
+def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward, plan: SamplePlan) -> _Drawn:
     layout = forward.plan.layout
     sequences = np.flatnonzero(layout.samples)
     counts = np.where(sequences < layout.decode_count, layout.query_lengths[sequences], 1)
@@ -51,12 +55,20 @@ def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward
     output = (forward.positions[wanted] + 1 - slots.origin(owner)).astype(np.int32)
     digests = forward.digests[wanted]
     grid = first[:, None] + np.minimum(places, counts[:, None] - 1)
-    tokens = choose(model.logits(digests), slots.parameters(owner), output)[grid]
+    place = np.arange(counts.sum()) - np.repeat(first, counts)
+    params = slots.parameters(owner, lambda row: slots.drafts[owner[row], : place[row]])
+    logits = model.logits(digests)
+    tokens = choose(logits, params, output)[grid]
     agrees = (slots.drafts[owners] == tokens[:, :-1]) & (places[:-1] < counts[:, None] - 1)
     emitted = 1 + np.cumprod(agrees, axis=1).sum(axis=1).astype(np.int32)
     kept = places < emitted[:, None]
     finite = (model.finite(digests)[grid] | ~kept).all(axis=1)
-    return _Drawn(sequences, wanted[grid], np.where(kept, tokens, np.int32(NO_TOKEN)), emitted, kept, finite)
+    scores = logits[:0]
+    if plan.logprobs >= 0:
+        reported = np.where(slots.processed(owner)[:, None], processed(logits, params, output), logits)
+        scores = log_softmax(reported)
+    shown = np.where(kept, tokens, np.int32(NO_TOKEN))
+    return _Drawn(sequences, wanted[grid], shown, emitted, kept, finite, scores, grid)
 
 
 def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:
@@ -71,6 +83,9 @@ def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:
     slots.token[owners] = drawn.tokens[np.arange(owners.size), drawn.emitted - 1]
     back = np.arange(1 - HISTORY, 1)
     inside = forward.rows.offset[newest][:, None] + back
+    for slot, ids, count in zip(owners.tolist(), drawn.tokens, drawn.emitted.tolist(), strict=True):
+        if slot in slots.edits:
+            slots.edits[slot] = slots.edits[slot].assuming(ids[:count].tolist())
     older = forward.history[drawn.sequences[:, None], np.clip(HISTORY + inside, 0, HISTORY - 1)]
     recent = forward.tokens[np.maximum(newest[:, None] + back, 0)]
     slots.history[owners] = np.where(inside >= 0, recent, older)
@@ -97,13 +112,21 @@ def _draft(
         drafts = ((ahead.token + 1) % model.vocab_size).astype(np.int32)
         if kept.size:
             output = (ahead.position + 1 - origin)[kept].astype(np.int32)
-            drafts[kept] = choose(model.logits(digests[kept]), slots.parameters(owners[kept]), output)
+            guessing = owners[kept]
+            params = slots.parameters(guessing, partial(_guesses, slots, guessing, place))
+            drafts[kept] = choose(model.logits(digests[kept]), params, output)
         ahead.feed(drafts)
         slots.drafts[owners, place] = drafts
         confidences[drawn.sequences, place] = np.where(good, 0.75, 0.25)
         if not kept.size:
             break
     return confidences
+
+
+def _guesses(slots: Slots, owners: Int32s, place: int, row: int) -> Int32s:
+    """Drafts of this round before `place`."""
+    guesses: Int32s = slots.drafts[owners[row], :place]
+    return guesses
 
 
 class _Ahead:
@@ -139,9 +162,7 @@ class _Ahead:
         self.position, self.token = self.position + 1, token
 
 
-def _result(
-    model: HashedModel, forward: Forward, plan: SamplePlan, drawn: _Drawn, confidences: Float32s | None
-) -> StepResult:
+def _result(forward: Forward, plan: SamplePlan, drawn: _Drawn, confidences: Float32s | None) -> StepResult:
     layout = forward.plan.layout
     count, width = layout.slots.size, drawn.rows.shape[1]
     tokens = np.full((count, width), NO_TOKEN, dtype=np.int32)
@@ -150,7 +171,7 @@ def _result(
     finite[drawn.sequences] = drawn.finite
     drafted = layout.query_lengths - 1
     drafted[layout.decode_count :] = 0
-    logprobs, top_logprobs, top_tokens = _logprobs(model, forward, plan.logprobs, drawn, count)
+    logprobs, top_logprobs, top_tokens = _logprobs(plan.logprobs, drawn, count)
     return StepResult(
         step=plan.step,
         tokens=tokens,
@@ -166,9 +187,9 @@ def _result(
 
 
 def _logprobs(
-    model: HashedModel, forward: Forward, asked: int, drawn: _Drawn, count: int
+    asked: int, drawn: _Drawn, count: int
 ) -> tuple[Float32s | None, Float32s | None, Int32s | None]:
-    """Of the model's own distribution, before temperature, filters and bans."""
+    """Of the model's own distribution, or of the one drawn from."""
     if asked < 0:
         return None, None, None
     shape = (count, drawn.rows.shape[1])
@@ -176,7 +197,7 @@ def _logprobs(
     top_logprobs = np.zeros((*shape, asked), dtype=np.float32)
     top_tokens = np.full((*shape, asked), NO_TOKEN, dtype=np.int32)
     sequence, place = np.nonzero(drawn.kept)
-    scores = log_softmax(model.logits(forward.digests[drawn.rows[sequence, place]]))
+    scores = drawn.scores[drawn.score_rows[sequence, place]]
     values, ids = best(scores, asked)
     where = (drawn.sequences[sequence], place)
     logprobs[where] = scores[np.arange(sequence.size), drawn.tokens[sequence, place]]

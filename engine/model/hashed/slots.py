@@ -5,13 +5,15 @@ Everything is indexed by block or slot and written by enqueued work only. Slot 0
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..runner import HISTORY, NO_TOKEN, Int32s, RunnerShape, SamplingRows, UInt64s
+from ..runner import HISTORY, NO_TOKEN, Bools, EditRows, Int32s, RunnerShape, SamplingRows, UInt64s
 from .choosing import RowParams
+from .edits import SequenceEdits, edits_of_row
 from .model import HashedModel
 
 GARBAGE = 0xDEADBEEFDEADBEEF
@@ -44,12 +46,15 @@ class Slots:
             "temperature": np.zeros(sequences, dtype=np.float32),
             "top_k": np.zeros(sequences, dtype=np.int32),
             "top_p": np.ones(sequences, dtype=np.float32),
+            "min_p": np.zeros(sequences, dtype=np.float32),
             "seed": np.zeros(sequences, dtype=np.uint64),
             "choice": np.zeros(sequences, dtype=np.int32),
             "origin": np.zeros(sequences, dtype=np.int32),
             "min_output": np.zeros(sequences, dtype=np.int32),
             "end_ids": np.full((sequences, shape.max_stop_ids), NO_TOKEN, dtype=np.int32),
+            "processed": np.zeros(sequences, dtype=np.bool_),
         }
+        self.edits: dict[int, SequenceEdits] = {}
         self._sequences = sequences
         self._shape = shape
 
@@ -74,14 +79,27 @@ class Slots:
         require(((block > 0) & (block < len(self.blocks))).all(), "unknown blocks are granted: {}", block)
         self.table[slot, column] = block
 
-    def update_parameters(self, rows: SamplingRows) -> None:
+    def update_parameters(self, rows: SamplingRows, edits: EditRows | None) -> None:
         for name, values in self._parameters.items():
             values[rows.slots] = getattr(rows, name)
+        for slot in rows.slots.tolist():
+            self.edits.pop(slot, None)
+        if edits is not None:
+            self.edits |= {slot: edits_of_row(edits, row) for row, slot in enumerate(edits.slots.tolist())}
 
-    def parameters(self, slots: Int32s) -> RowParams:
-        """By row, for rows of these slots."""
-        names = ("temperature", "top_k", "top_p", "seed", "choice", "min_output", "end_ids")
-        return RowParams(*(self._parameters[name][slots] for name in names))
+    def parameters(self, slots: Int32s, ahead: Callable[[int], Int32s]) -> RowParams:
+        """By row, for rows of these slots; `ahead(row)` are tokens it assumes behind those of its slot."""
+        names = [name for name in RowParams.__struct_fields__ if name != "edits"]
+        edits = [
+            self.edits[slot].assuming(ahead(row).tolist()) if slot in self.edits else None
+            for row, slot in enumerate(slots.tolist())
+        ]
+        return RowParams(**{name: self._parameters[name][slots] for name in names}, edits=edits)
+
+    def processed(self, slots: Int32s) -> Bools:
+        """Whose logprobs are of the distribution drawn from."""
+        processed: Bools = self._parameters["processed"][slots]
+        return processed
 
     def origin(self, slots: Int32s) -> Int32s:
         origin: Int32s = self._parameters["origin"][slots]

@@ -14,7 +14,8 @@ from stepahead.engine.sampling.commit import FAILED, LENGTH, STOP
 from stepahead.engine.types import Request
 
 from ..runner import NO_TOKEN
-from .choosing import RowParams, best, choose, log_softmax
+from .choosing import RowParams, best, choose, log_softmax, processed
+from .edits import SequenceEdits, edits_of_request
 from .model import FACTOR, MASK, NGRAM, POSITION, TOKEN, HashedModel, mix_int
 
 
@@ -34,7 +35,7 @@ def solo(model: HashedModel, request: Request) -> Solo:
     digest = 0
     for token in prompt:
         digest = history.append(token)
-    row = _row_params(request)
+    edits = None if params.edits is None else edits_of_request(params.edits, prompt)
     tokens: list[int] = []
     logprobs: list[float] = []
     top: list[tuple[tuple[int, float], ...]] = []
@@ -45,10 +46,11 @@ def solo(model: HashedModel, request: Request) -> Solo:
             finish = int(FAILED)
             break
         logits = model.logits(digests)
-        token = int(choose(logits, row, np.array([len(tokens)], dtype=np.int32))[0])
+        row, output = _row_params(request, edits), np.array([len(tokens)], dtype=np.int32)
+        token = int(choose(logits, row, output)[0])
         tokens.append(token)
         if params.logprobs >= 0:
-            scores = log_softmax(logits)
+            scores = log_softmax(processed(logits, row, output) if params.logprobs_processed else logits)
             values, ids = best(scores, params.logprobs)
             logprobs.append(float(scores[0, token]))
             top.append(tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True)))
@@ -56,6 +58,7 @@ def solo(model: HashedModel, request: Request) -> Solo:
             finish = int(STOP)
             break
         digest = history.append(token)
+        edits = None if edits is None else edits.assuming([token])
     return Solo(tuple(tokens), finish, tuple(logprobs), tuple(top))
 
 
@@ -93,14 +96,16 @@ class _History:
         return sum((token & MASK) * factor for token, factor in zip(last, NGRAM, strict=True)) & MASK
 
 
-def _row_params(request: Request) -> RowParams:
+def _row_params(request: Request, edits: SequenceEdits | None) -> RowParams:
     params = request.params
     return RowParams(
         temperature=np.array([params.temperature], dtype=np.float32),
         top_k=np.array([params.top_k], dtype=np.int32),
         top_p=np.array([params.top_p], dtype=np.float32),
+        min_p=np.array([params.min_p], dtype=np.float32),
         seed=np.array([params.seed], dtype=np.uint64),
         choice=np.array([request.choice], dtype=np.int32),
         min_output=np.array([params.min_output], dtype=np.int32),
         end_ids=np.array([params.end_ids or (NO_TOKEN,)], dtype=np.int32),
+        edits=(edits,),
     )

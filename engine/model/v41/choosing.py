@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,10 +18,10 @@ from stepahead.devices.kernels.reference import sampling
 from ..runner import NO_TOKEN, RunnerShape, SamplePlan
 from .caches import Caches
 from .model import Model
-from .slots import SamplingSlots, SlotState
+from .processing import DrawRows, Draws, Processor, report
+from .sampling_slots import PENALTY, WORDS, SamplingSlots
+from .slots import SlotState
 from .step_input import LayoutTensors
-
-PURPOSE_TARGET = 0
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,22 @@ class Chooser:
 
     def __init__(self, model: Model, shape: RunnerShape, state: SlotState, tables: SamplingSlots) -> None:
         self._model, self._shape, self._state, self._tables = model, shape, state, tables
+        self._processor = Processor(tables)
 
     def choose(self, forward: ForwardResult, plan: SamplePlan) -> Drawn:
         """Draw at every wanted row and accept drafts. Writes nothing."""
         placed = forward.placed
         rows, row_count = self._row_grid(placed)
-        row_slots, row_positions = self._rows(forward, rows, row_count)
-        logits = self._admissible(forward.logits, plan, placed, row_slots, row_positions)
-        drawn_rows = self._draw(logits, placed, row_slots, row_positions, plan.all_greedy)
-        finite_rows = logits.isfinite().any(-1) & ~logits.isnan().any(-1)
+        wanted = self._wanted(forward, rows, row_count)
+        logits = forward.logits
+        if plan.masks is not None:
+            bits = torch.from_numpy(plan.masks.view("int32")).to(logits.device)[placed.logit_rows]
+            logits = sampling.forbid_(logits.clone(), bits)
+        draws = self._processor.draw(logits, wanted, plan.logprobs)
+        drawn_rows = draws.tokens.new_zeros(logits.shape[0])
+        drawn_rows[wanted.numbers] = draws.tokens  # a clipped place repeats its last row, and its token
+        finite_rows = drawn_rows.new_zeros(logits.shape[0], dtype=torch.bool)
+        finite_rows[wanted.numbers] = draws.maxima.isfinite()
         drawn = drawn_rows[rows]
         slots = placed.slots[placed.sampling]
         drafts = self._state.drafts[slots]
@@ -70,7 +78,7 @@ class Chooser:
             tokens=_spread(drawn.masked_fill(~kept, NO_TOKEN), placed.sampling, total, NO_TOKEN),
             emitted=_spread(accepted + 1, placed.sampling, total, 0),
             finite=_spread((finite_rows[rows] | ~kept).all(1), placed.sampling, total, True),
-            **self._logprobs(forward.logits, drawn_rows, rows, kept, plan, placed),
+            **self._logprobs(forward, draws, drawn_rows, wanted, rows, kept, plan.logprobs),
         )
 
     def advance(self, forward: ForwardResult, drawn: Drawn) -> None:
@@ -88,6 +96,22 @@ class Chooser:
         state.position[slots] = forward.first + moved
         state.token[slots] = torch.where(drawn.emitted > 0, newest, token)
         state.history[slots] = torch.cat((decode_history, forward.chunk_tail))
+        self._count(placed, drawn)
+
+    def _count(self, placed: LayoutTensors, drawn: Drawn) -> None:
+        """Tell the tables of tokens seen what was emitted."""
+        layout, seen = placed.layout, self._tables.seen
+        work = self._tables.work[layout.slots] * layout.samples
+        for bit in (PENALTY, WORDS):
+            chosen = np.flatnonzero(work & bit)
+            if chosen.size == 0:
+                continue
+            index = torch.from_numpy(chosen).to(placed.slots.device)
+            slots, tokens, emitted = placed.slots[index], drawn.tokens[index], drawn.emitted[index]
+            if bit == PENALTY:
+                seen.count(slots, layout.slots[chosen], tokens, emitted)
+            else:
+                seen.say(slots, tokens, emitted)
 
     def draft(self, placed: LayoutTensors, caches: Caches) -> None:
         """Guess what follows the newest tokens, with the noise the target will draw with."""
@@ -97,12 +121,17 @@ class Chooser:
         state, slots = self._state, placed.slots[placed.sampling]
         newest, position = state.token[slots], state.position[slots]
         block = self._model.draft(newest, position - 1, slots, caches)
-        previous = newest
+        previous, guesses = newest, torch.full_like(state.drafts[slots], NO_TOKEN)
+        numbers = torch.arange(slots.shape[0], device=slots.device)
+        first = position + 1 - self._tables.origin[slots]
+        host_slots = placed.layout.slots[placed.layout.samples]
         for place in range(count):
             logits = block.logits(place, previous)
             state.confidence[slots, place] = block.confidence(place, previous)
-            previous = self._draw(logits, placed, slots, position + place, False)
-            state.drafts[slots, place] = previous
+            rows = DrawRows(numbers, slots, first + place, guesses, host_slots)
+            previous = self._processor.draw(logits, rows).tokens
+            guesses[:, place] = previous
+        state.drafts[slots] = guesses
 
     def _row_grid(self, placed: LayoutTensors) -> tuple[Tensor, Tensor]:
         """Per sampling sequence: its wanted rows `[sequences, K]`, clipped at the last, and how many."""
@@ -117,68 +146,68 @@ class Chooser:
         place = torch.arange(self._shape.draft_tokens + 1, device=device)
         return starts.unsqueeze(1) + torch.minimum(place, counts.unsqueeze(1) - 1), counts
 
-    def _rows(self, forward: ForwardResult, rows: Tensor, row_count: Tensor) -> tuple[Tensor, Tensor]:
-        """Slot and position of every wanted row."""
-        placed = forward.placed
-        total = forward.logits.shape[0]
-        number = torch.arange(total, device=rows.device)
-        owner = torch.searchsorted(row_count.cumsum(0), number, right=True)
-        sequence = placed.sampling[owner]
-        is_decode = sequence < placed.layout.decode_count
-        inside = torch.where(is_decode, number - rows[owner, 0], placed.lengths[sequence] - 1)
-        return placed.slots[sequence], forward.first[sequence] + inside
+    def _wanted(self, forward: ForwardResult, rows: Tensor, row_count: Tensor) -> DrawRows:
+        """Every place of every decode and the last row of every prompt, with what stands before it.
 
-    def _admissible(
-        self, logits: Tensor, plan: SamplePlan, placed: LayoutTensors, slots: Tensor, positions: Tensor
-    ) -> Tensor:
-        """Logits without the tokens that must not come; the raw ones stay for log-probabilities."""
-        layout, tables = placed.layout, self._tables
-        if tables.any_ban(layout.slots):
-            output = positions + 1 - tables.origin[slots]
-            logits = sampling.ban_(logits.clone(), tables.end_ids[slots], output < tables.min_output[slots])
-        if plan.masks is not None:
-            bits = torch.from_numpy(plan.masks.view("int32")).to(logits.device)[placed.logit_rows]
-            logits = sampling.forbid_(logits.clone(), bits)
-        return logits
-
-    def _draw(
-        self, logits: Tensor, placed: LayoutTensors, slots: Tensor, positions: Tensor, all_greedy: bool
-    ) -> Tensor:
-        """One token per row. `positions` are those of the rows; a row draws the token after it."""
-        likeliest = logits.argmax(-1)
-        if all_greedy:
-            return likeliest
-        tables = self._tables
-        temperature = tables.temperature[slots].to(logits.dtype)
-        scaled = logits / torch.where(temperature > 0, temperature, 1).unsqueeze(1)
-        if tables.any_filter(placed.layout.slots):
-            scaled = sampling.keep_best(scaled, tables.top_k[slots], tables.top_p[slots])
-        output = positions + 1 - tables.origin[slots]
-        keys = sampling.random_keys(tables.seed[slots], tables.choice[slots], output, PURPOSE_TARGET)
-        return torch.where(temperature > 0, sampling.gumbel_argmax(scaled, keys), likeliest)
+        A device may have dealt the rows among the decodes, so the host lists all places there can be; those
+        beyond a sequence's last row repeat it.
+        """
+        placed, device = forward.placed, rows.device
+        layout = placed.layout
+        decode, places = layout.decode_count, rows.shape[1]
+        host_slots = layout.slots[layout.samples]
+        prompts = host_slots.size - decode
+        sequence = np.concatenate((np.repeat(np.arange(decode), places), decode + np.arange(prompts)))
+        place = np.concatenate((np.tile(np.arange(places), decode), np.zeros(prompts, dtype=np.int64)))
+        owner = torch.from_numpy(sequence).to(device)
+        inside = torch.minimum(torch.from_numpy(place).to(device), row_count[owner] - 1)
+        index = placed.sampling[owner]
+        slots = placed.slots[index]
+        last = torch.where(owner < decode, inside, placed.lengths[index] - 1)
+        drafts = self._state.drafts[slots]
+        beyond = torch.arange(drafts.shape[1], device=device) >= inside.unsqueeze(1)
+        return DrawRows(
+            numbers=rows[owner, inside],
+            slots=slots,
+            output=forward.first[index] + last + 1 - self._tables.origin[slots],
+            ahead=drafts.masked_fill(beyond, NO_TOKEN),
+            host_slots=host_slots[sequence],
+        )
 
     def _logprobs(
         self,
-        logits: Tensor,
-        drawn: Tensor,
+        forward: ForwardResult,
+        draws: Draws,
+        drawn_rows: Tensor,
+        wanted: DrawRows,
         rows: Tensor,
         kept: Tensor,
-        plan: SamplePlan,
-        placed: LayoutTensors,
+        alternatives: int,
     ) -> dict[str, Tensor | None]:
-        """Of the model's own distribution, before temperature, filters and bans."""
-        if plan.logprobs < 0:
+        """Of the rows of sequences that asked: of the model's own distribution, or as `draws` report."""
+        if alternatives < 0:
             return {"logprobs": None, "top_logprobs": None, "top_tokens": None}
-        total = placed.slots.shape[0]
-        all_logprobs = logits.log_softmax(-1)
-        chosen = all_logprobs.gather(1, drawn.unsqueeze(1)).squeeze(1)[rows].masked_fill(~kept, 0)
-        best = all_logprobs.topk(plan.logprobs, dim=-1)
-        unused = ~kept.unsqueeze(-1)
+        logits, placed = forward.logits, forward.placed
+        chosen = logits.new_zeros(logits.shape[0])
+        top = logits.new_zeros(logits.shape[0], alternatives)
+        top_ids = rows.new_full(top.shape, NO_TOKEN)
+        tables, host_slots = self._tables, wanted.host_slots
+        asked = np.flatnonzero(tables.logprobs[host_slots] >= 0)
+        numbers = wanted.numbers[torch.from_numpy(asked).to(rows.device)]
+        own = report(logits[numbers], numbers, drawn_rows[numbers], alternatives)
+        for made in (own, *draws.reports):  # what was processed replaces the model's own
+            chosen[made.numbers], top[made.numbers], top_ids[made.numbers] = (
+                made.chosen,
+                made.top,
+                made.top_ids,
+            )
+        total, unused = placed.slots.shape[0], ~kept
+        more = unused.unsqueeze(-1)
         return {
-            "logprobs": _spread(chosen, placed.sampling, total, 0),
-            "top_logprobs": _spread(best.values[rows].masked_fill(unused, 0), placed.sampling, total, 0),
+            "logprobs": _spread(chosen[rows].masked_fill(unused, 0), placed.sampling, total, 0),
+            "top_logprobs": _spread(top[rows].masked_fill(more, 0), placed.sampling, total, 0),
             "top_tokens": _spread(
-                best.indices[rows].masked_fill(unused, NO_TOKEN), placed.sampling, total, NO_TOKEN
+                top_ids[rows].masked_fill(more, NO_TOKEN), placed.sampling, total, NO_TOKEN
             ),
         }
 

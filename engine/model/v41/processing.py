@@ -1,0 +1,240 @@
+"""From logits to one token a row under the row's parameters: the work each row needs, and no more.
+
+Rows of a step want different things, and a pass over 129,280 logits costs as much as everything else a row
+needs. So the host's mirrors say which rows are edited, filtered or drawn at random; those are copied out and
+worked on in pieces that fit a CPU's cache; all others are an argmax. Order of a row's work: penalties,
+biases, allowed ids, bad words, end ids too early; temperature; filters; the draw.
+
+Invariant: a row's token depends on its own logits and parameters alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stepahead.devices.kernels.reference import sampling
+
+from .sampling_slots import (
+    ALLOWED,
+    BIAS,
+    EARLY_BAN,
+    FILTER,
+    PENALTY,
+    PROCESSED,
+    RANDOM,
+    WORDS,
+    SamplingSlots,
+)
+
+_TARGET = 0  # the purpose of every draw, see sampling/seeds.py: drafts share their target's noise
+_PIECE = 1 << 20
+"""Logits worked on at a time on a CPU."""
+_NUCLEUS = 256
+"""Candidates ranked at first where only mass limits them; sharp distributions need fewer."""
+
+
+@dataclass(frozen=True)
+class DrawRows:
+    """Rows to draw at; `numbers` select them from the logits and may repeat a row."""
+
+    numbers: Tensor  # [rows]
+    slots: Tensor  # [rows]
+    output: Tensor  # [rows] output position of the token to draw
+    ahead: Tensor  # [rows, places] tokens assumed behind the slot's own, NO_TOKEN where none
+    host_slots: npt.NDArray[np.int32]  # [rows]
+
+    def only(self, chosen: npt.NDArray[np.intp]) -> DrawRows:
+        index = torch.from_numpy(chosen).to(self.slots.device)
+        return DrawRows(
+            self.numbers[index],
+            self.slots[index],
+            self.output[index],
+            self.ahead[index],
+            self.host_slots[chosen],
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """Log-probabilities of some rows."""
+
+    numbers: Tensor  # [rows]
+    chosen: Tensor  # [rows]
+    top: Tensor  # [rows, alternatives]
+    top_ids: Tensor  # [rows, alternatives]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A token and the best edited logit of every row; log-probabilities of those that asked for processed."""
+
+    tokens: Tensor  # [rows]
+    maxima: Tensor  # [rows]
+    reports: list[Report]
+
+
+def report(distribution: Tensor, numbers: Tensor, tokens: Tensor, alternatives: int) -> Report:
+    """Of unnormalised log-probabilities `[rows, vocab]`."""
+    total = sampling.log_sum_exp(distribution, sampling.likeliest(distribution)[1]).unsqueeze(1)
+    chosen = distribution.gather(1, tokens.unsqueeze(1)) - total
+    top, ids = sampling.best(distribution, alternatives)
+    return Report(numbers, chosen.squeeze(1), top - total, ids)
+
+
+class Processor:
+    """Draws under the parameters of the slots."""
+
+    def __init__(self, tables: SamplingSlots) -> None:
+        self._tables = tables
+
+    def draw(self, logits: Tensor, rows: DrawRows, alternatives: int = -1) -> Draws:
+        """Of the rows of `logits` that `rows.numbers` select; `logits` are left as they are.
+
+        `alternatives`: report so many where processed log-probabilities were asked for; -1: report none.
+        """
+        work = self._tables.work[rows.host_slots] & ~PROCESSED
+        busy = np.flatnonzero(work)
+        if busy.size == work.size:
+            return self._in_pieces(logits, rows, alternatives)
+        tokens, maxima = sampling.likeliest(logits)
+        tokens, maxima = tokens[rows.numbers], maxima[rows.numbers]
+        if busy.size == 0:
+            return Draws(tokens, maxima, [])
+        index = torch.from_numpy(busy).to(tokens.device)
+        draws = self._in_pieces(logits, rows.only(busy), alternatives)
+        return Draws(
+            tokens.index_copy(0, index, draws.tokens),
+            maxima.index_copy(0, index, draws.maxima),
+            draws.reports,
+        )
+
+    def _in_pieces(self, logits: Tensor, rows: DrawRows, alternatives: int) -> Draws:
+        pieces = [self._piece(logits, piece, alternatives) for piece in _pieces(rows, logits)]
+        return Draws(
+            torch.cat([piece.tokens for piece in pieces]),
+            torch.cat([piece.maxima for piece in pieces]),
+            [report for piece in pieces for report in piece.reports],
+        )
+
+    def _piece(self, logits: Tensor, rows: DrawRows, alternatives: int) -> Draws:
+        tables, work = self._tables, self._tables.work[rows.host_slots]
+        edited = logits[rows.numbers]
+        self._edit_(edited, rows, work)
+        tokens, maxima = sampling.likeliest(edited)
+        drawn = np.flatnonzero(work & RANDOM)
+        distribution = edited
+        wanted = np.flatnonzero((tables.logprobs[rows.host_slots] >= 0) & (work & PROCESSED > 0))
+        reporting = alternatives >= 0 and wanted.size > 0
+        if drawn.size:
+            index = torch.from_numpy(drawn).to(tokens.device)
+            random = rows.only(drawn)
+            own, kept = self._draw_random(edited[index], maxima[index], random, reporting)
+            tokens[index] = own
+            if kept is not None:
+                distribution = edited.index_copy(0, index, kept)
+        if not reporting:
+            return Draws(tokens, maxima, [])
+        index = torch.from_numpy(wanted).to(tokens.device)
+        made = report(distribution[index], rows.numbers[index], tokens[index], alternatives)
+        return Draws(tokens, maxima, [made])
+
+    def _edit_(self, edited: Tensor, rows: DrawRows, work: npt.NDArray[np.int32]) -> None:
+        tables = self._tables
+        for bit, edit_ in (
+            (PENALTY, self._penalise_),
+            (BIAS, self._add_),
+            (ALLOWED, self._allow_only_),
+            (WORDS, self._ban_words_),
+        ):
+            chosen = np.flatnonzero(work & bit)
+            if chosen.size:
+                edit_(edited, torch.from_numpy(chosen).to(edited.device), rows.only(chosen))
+        if (work & EARLY_BAN).any():
+            early = rows.output < tables.min_output[rows.slots]
+            sampling.ban_(edited, tables.end_ids[rows.slots], early)
+
+    def _penalise_(self, edited: Tensor, index: Tensor, rows: DrawRows) -> None:
+        tables, slots = self._tables, rows.slots
+        ids, times = tables.seen.before(slots, rows.host_slots, rows.ahead)
+        sampling.penalise_(
+            edited,
+            index,
+            ids,
+            times,
+            tables.repetition[slots],
+            tables.frequency[slots],
+            tables.presence[slots],
+        )
+
+    def _add_(self, edited: Tensor, index: Tensor, rows: DrawRows) -> None:
+        sampling.add_(edited, index, self._tables.bias_ids[rows.slots], self._tables.bias_values[rows.slots])
+
+    def _allow_only_(self, edited: Tensor, index: Tensor, rows: DrawRows) -> None:
+        sampling.allow_only_(edited, index, self._tables.allowed_ids[rows.slots])
+
+    def _ban_words_(self, edited: Tensor, index: Tensor, rows: DrawRows) -> None:
+        tables, slots = self._tables, rows.slots
+        recent = tables.seen.recent_before(slots, rows.ahead)
+        sampling.ban_completed_(edited, index, recent, tables.word_beginnings[slots], tables.word_ends[slots])
+
+    def _draw_random(
+        self, logits: Tensor, maxima: Tensor, rows: DrawRows, dense: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens; with `dense`, also what they were drawn from. Overwrites `logits`."""
+        tables, slots = self._tables, rows.slots
+        keys = sampling.random_keys(tables.seed[slots], tables.choice[slots], rows.output, _TARGET)
+        temperature = tables.temperature[slots].to(logits.dtype)
+        scaled, maxima = logits.div_(temperature.unsqueeze(1)), maxima / temperature
+        work = tables.work[rows.host_slots]
+        filtered = np.flatnonzero(work & FILTER)
+        free = np.flatnonzero(work & FILTER == 0)
+        tokens = torch.empty_like(slots)
+        if free.size:
+            index = torch.from_numpy(free).to(slots.device)
+            tokens[index] = sampling.gumbel_argmax(_rows(scaled, index), keys[index])
+        if filtered.size:
+            index = torch.from_numpy(filtered).to(slots.device)
+            kept = self._filter(_rows(scaled, index), maxima[index], rows.only(filtered))
+            tokens[index] = sampling.draw_candidate(kept.values, kept.ids, keys[index])
+            if dense:
+                scaled.index_copy_(0, index, kept.dense(scaled.shape[1]))
+        return tokens, scaled if dense else None
+
+    def _filter(self, scaled: Tensor, maxima: Tensor, rows: DrawRows) -> sampling.Candidates:
+        tables, slots = self._tables, rows.slots
+        limits = tables.top_k_host[rows.host_slots]
+        bounded = bool((limits > 0).all())
+        return sampling.keep_candidates(
+            scaled,
+            maxima,
+            tables.top_k[slots],
+            tables.top_p[slots],
+            tables.min_p[slots],
+            count=max(int(limits.max()), 1 if bounded else _NUCLEUS),
+            bounded=bounded,
+        )
+
+
+def _rows(logits: Tensor, index: Tensor) -> Tensor:
+    """These rows; without a copy if they are all."""
+    return logits if index.shape[0] == logits.shape[0] else logits[index]
+
+
+def _pieces(rows: DrawRows, logits: Tensor) -> Iterator[DrawRows]:
+    """All at once on a device with memory to hide; few rows at a time where a cache must hold them."""
+    total = rows.host_slots.size
+    size = max(_PIECE // logits.shape[1], 1) if logits.device.type == "cpu" else total
+    if total <= size:
+        yield rows
+        return
+    for first in range(0, total, size):
+        part = slice(first, first + size)
+        yield DrawRows(
+            rows.numbers[part], rows.slots[part], rows.output[part], rows.ahead[part], rows.host_slots[part]
+        )

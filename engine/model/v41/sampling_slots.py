@@ -1,0 +1,114 @@
+"""Sampling parameters of every slot, on the device, and the few that choose work, on the host too.
+
+A filter or an edit that nobody in a step uses must cost that step nothing, and one that a single sequence
+uses must cost only its rows. Asking the device who uses what would stall the stream, so the host keeps a
+mirror: bits by slot that name the work, and the widths of lists. Tables of lists are as wide as the widest
+list there ever was.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..runner import NO_TOKEN, EditRows, RunnerShape, SamplingRows
+from .seen_tokens import SeenTokens
+
+RANDOM, FILTER, EARLY_BAN, BIAS, ALLOWED, WORDS, PENALTY, PROCESSED = (1 << bit for bit in range(8))
+"""Bits of `SamplingSlots.work`: what the rows of a slot need."""
+
+EDITS = BIAS | ALLOWED | WORDS | PENALTY
+_SCALARS = ("temperature", "top_k", "top_p", "min_p", "choice", "origin", "min_output", "end_ids")
+_PENALTIES = ("presence", "frequency", "repetition")
+
+
+class SamplingSlots:
+    """Tables over slots. `work`, `top_k_host` and `logprobs` are the host's mirrors, the others tensors."""
+
+    def __init__(self, shape: RunnerShape, vocab: int, device: torch.device) -> None:
+        slots = shape.sequence_slots + 1
+        self._device = device
+
+        def zeros(dtype: torch.dtype, *size: int) -> Tensor:
+            return torch.zeros(slots, *size, dtype=dtype, device=device)
+
+        self.temperature = zeros(torch.float32)
+        self.top_k = zeros(torch.int64)
+        self.top_p = zeros(torch.float32) + 1
+        self.min_p = zeros(torch.float32)
+        self.seed = zeros(torch.int64)
+        self.choice = zeros(torch.int64)
+        self.origin = zeros(torch.int64)
+        self.min_output = zeros(torch.int64)
+        self.end_ids = zeros(torch.int64, shape.max_stop_ids) + NO_TOKEN
+        self.presence, self.frequency = zeros(torch.float32), zeros(torch.float32)
+        self.repetition = zeros(torch.float32) + 1
+        self.bias_ids, self.bias_values = zeros(torch.int64, 0), zeros(torch.float32, 0)
+        self.allowed_ids = zeros(torch.int64, 0)
+        self.word_beginnings, self.word_ends = zeros(torch.int64, 0, 0), zeros(torch.int64, 0)
+        self.seen = SeenTokens(slots, min(shape.max_positions, vocab), vocab, device)
+        self.work: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+        self.top_k_host: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+        self.logprobs: npt.NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
+
+    def update(self, rows: SamplingRows, edits: EditRows | None) -> None:
+        """Write the rows of new occupants."""
+        if rows.slots.size == 0:
+            return
+        index = self._to(rows.slots, torch.int64)
+        for name in _SCALARS:
+            table: Tensor = getattr(self, name)
+            table[index] = self._to(getattr(rows, name), table.dtype)
+        self.seed[index] = torch.from_numpy(rows.seed.view(np.int64)).to(self._device)
+        random = rows.temperature > 0
+        filtered = random & ((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0))
+        work = RANDOM * random + FILTER * filtered + EARLY_BAN * (rows.min_output > 0)
+        self.work[rows.slots] = work + PROCESSED * rows.processed
+        self.top_k_host[rows.slots] = rows.top_k
+        self.logprobs[rows.slots] = rows.logprobs
+        if edits is not None:
+            self._edit(edits)
+
+    def _edit(self, rows: EditRows) -> None:
+        index = self._to(rows.slots, torch.int64)
+        for name in _PENALTIES:
+            getattr(self, name)[index] = self._to(getattr(rows, name), torch.float32)
+        reach = max(rows.word_beginnings.shape[2], self.word_beginnings.shape[2])
+        self.word_beginnings = self._listed(
+            self.word_beginnings, index, _aligned(rows.word_beginnings, reach)
+        )
+        for name in ("bias_ids", "bias_values", "allowed_ids", "word_ends"):
+            setattr(self, name, self._listed(getattr(self, name), index, getattr(rows, name)))
+        self.seen.occupy(rows, index, reach)
+        has = {
+            BIAS: (rows.bias_ids >= 0).any(-1),
+            ALLOWED: (rows.allowed_ids >= 0).any(-1),
+            WORDS: (rows.word_ends >= 0).any(-1),
+            PENALTY: (rows.seen_ids >= 0).any(-1),
+        }
+        self.work[rows.slots] += sum(bit * present.astype(np.int32) for bit, present in has.items())
+
+    def _listed(self, table: Tensor, index: Tensor, rows: npt.NDArray[np.generic]) -> Tensor:
+        """The table with these rows, wider where they are; the rest of a row is pads."""
+        size = [max(old, new) for old, new in zip(table.shape[1:], rows.shape[1:], strict=True)]
+        if list(table.shape[1:]) != size:
+            wider = table.new_full((table.shape[0], *size), NO_TOKEN)
+            if table.dim() == 3:
+                wider[:, : table.shape[1], size[1] - table.shape[2] :] = table
+            else:
+                wider[:, : table.shape[1]] = table
+            table = wider
+        table[index] = NO_TOKEN
+        table[index, : rows.shape[1]] = self._to(rows, table.dtype)
+        return table
+
+    def _to(self, array: npt.NDArray[np.generic], dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(array).to(self._device, dtype)
+
+
+def _aligned(beginnings: npt.NDArray[np.int32], reach: int) -> npt.NDArray[np.int32]:
+    """Wider in front."""
+    missing = reach - beginnings.shape[2]
+    return np.pad(beginnings, ((0, 0), (0, 0), (missing, 0)), constant_values=NO_TOKEN)
