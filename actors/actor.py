@@ -113,6 +113,11 @@ class Mailbox(Generic[M]):
         """The oldest message, or None."""
         return self._pop() if self._messages else None
 
+    @property
+    def next(self) -> M | None:
+        """The oldest message, left where it is, or None."""
+        return self._messages[0] if self._messages else None
+
     def __len__(self) -> int:
         return len(self._messages)
 

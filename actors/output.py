@@ -42,8 +42,8 @@ ROWS_AT_ONCE = 16
 """Rows served before others run: a step's 512 streams must delay neither the next launch nor the loop."""
 
 FAR_BEHIND = 4
-"""Waiting messages from which rows are served without such breaks. The readers, who now get several steps in
-one delta, cost less, and planning, which waits for nobody here, is slowed down before the backlog grows."""
+"""Waiting messages, other than steps that can be served together, from which rows are served without such
+breaks: planning, which waits for nobody here, is slowed down before the backlog grows."""
 
 
 class OutputTotals:
@@ -89,7 +89,8 @@ class Output(Actor[Accepted]):
     async def handle(self, message: Accepted) -> None:
         match message:
             case StepCommitted(commit=commit):
-                await self._committed(commit)
+                await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
+                await self._committed([commit, *self._later_steps(commit)])
             case StreamOpened(requests=requests, channel=channel):
                 self._opened(requests, channel)
             case SequencesAdmitted():
@@ -131,27 +132,45 @@ class Output(Actor[Accepted]):
                 live.cached, live.admitted_at = cached, now
         self.trace.span("output.admit", began)
 
-    async def _committed(self, commit: StepCommit) -> None:
-        await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
-        began = self.trace.clock()
-        self.trace.stepped(began, commit.step, commit.layout, commit.counts)
-        self.trace.measurements.committed(began, commit.layout.decode_count)
-        self.totals.steps += 1
-        rows, now, live_by_key = CommitRows(commit), self._clock(), self._live
-        for row, key in enumerate(rows.keys):
-            live = live_by_key.get(key)
-            if live is not None and (rows.counts[row] or rows.finish[row] != RUNNING):
-                try:
-                    self._row(live, rows, row, now)
-                except Exception as error:  # in one request's text: that request's error
-                    failure = RequestFailedError("output")
-                    failure.__cause__ = error
-                    self._fail(live, failure, at_scheduler=True)
-            if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 and len(self.mailbox) < FAR_BEHIND:
-                self.trace.span("output.detokenize", began, commit.step)
+    def _later_steps(self, commit: StepCommit) -> list[StepCommit]:
+        """Steps of the same rows that wait behind this one.
+
+        Serving them together, sequence by sequence, wakes each reader once: where streams cannot keep up with
+        the device, deltas grow and the device does not wait.
+        """
+        later: list[StepCommit] = []
+        while (
+            isinstance(self.mailbox.next, StepCommitted) and self.mailbox.next.commit.layout is commit.layout
+        ):
+            message = self.mailbox.receive_nowait()
+            assert isinstance(message, StepCommitted)
+            later.append(message.commit)
+        return later
+
+    async def _committed(self, commits: list[StepCommit]) -> None:
+        """Serves steps of the same rows, oldest first."""
+        began, now, live_by_key = self.trace.clock(), self._clock(), self._live
+        for commit in commits:
+            self.trace.stepped(began, commit.step, commit.layout, commit.counts)
+            self.trace.measurements.committed(began, commit.layout.decode_count)
+        self.totals.steps += len(commits)
+        steps, newest = [CommitRows(commit) for commit in commits], commits[-1].step
+        at_once = max(1, ROWS_AT_ONCE // len(steps))
+        for row, key in enumerate(steps[0].keys):
+            for rows in steps:
+                live = live_by_key.get(key)
+                if live is not None and (rows.counts[row] or rows.finish[row] != RUNNING):
+                    try:
+                        self._row(live, rows, row, now)
+                    except Exception as error:  # in one request's text: that request's error
+                        failure = RequestFailedError("output")
+                        failure.__cause__ = error
+                        self._fail(live, failure, at_scheduler=True)
+            if row % at_once == at_once - 1 and len(self.mailbox) < FAR_BEHIND:
+                self.trace.span("output.detokenize", began, newest)
                 await asyncio.sleep(0)
                 began = self.trace.clock()
-        self.trace.span("output.detokenize", began, commit.step)
+        self.trace.span("output.detokenize", began, newest)
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
