@@ -185,12 +185,12 @@ async def _with_streams(count: int, arguments: argparse.Namespace, stopwatch: _S
     async with opening as engine:
         random = np.random.default_rng(0)
         prompts = [prompt_of(random, tokenizer.vocab_size) for _ in range(count)]
-        readers = [asyncio.create_task(_read(engine, prompt)) for prompt in prompts]
-        await _all_decode(lambda: engine.stats().output_tokens >= 2 * count)
-        await _measured(stopwatch, arguments.profile)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(_read(engine, prompt)) for prompt in prompts]
+            await _all_decode(lambda: engine.stats().output_tokens >= 2 * count)
+            await _measured(stopwatch, arguments.profile)
+            for reader in readers:
+                reader.cancel()
 
 
 async def _read(engine: Engine, prompt: list[int]) -> None:
