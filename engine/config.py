@@ -69,7 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Unread tokens at which the policy `abort` closes a stream."""
     stall_seconds: Seconds = 60.0
     """A step that takes longer means that the device is gone."""
-    mailbox_capacity: Annotated[int, Meta(ge=64, le=2**24)] = 8192
+    mailbox_capacity: Annotated[int, Meta(ge=16, le=2**24)] = 8192
     """Messages an actor may have waiting. Callers beyond three quarters of it wait; the rest is for steps."""
     max_logprobs: Few = 20
     """Most alternatives per token that a request may ask for."""
