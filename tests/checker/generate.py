@@ -44,12 +44,17 @@ def generate(seed: int) -> Script:
     chances = _Chances(seed)
     model = _model(chances)
     knobs = _knobs(chances, model)
+    crowded = chances.one_in(3)
+    if crowded:
+        knobs = _crowded_knobs(chances, model, knobs)
     prefixes = [chances.tokens(knobs.max_context, model.vocab_size) for _ in range(chances.between(1, 3))]
     duration = chances.of(0.0, 0.02, 0.1)
-    count = chances.of(1, 2, 3, 4, 6, 9, 14)
+    count = chances.of(4, 6, 9) if crowded else chances.of(1, 2, 3, 4, 6, 9, 14)
     clients: list[Client] = []
     for _ in range(count):
         client = _client(chances, model, knobs, prefixes, duration)
+        if crowded and not chances.one_in(3):
+            client = _growing(chances, client)
         clients.append(_continuing(chances, model, knobs, client, clients))
     return Script(
         model=model,
@@ -107,6 +112,26 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
         snapshot_slots=chances.of(None, 0, 1, 2, 8),
         max_bypass=chances.of(0, 1, 32),
         **extra,
+    )
+
+
+def _crowded_knobs(chances: _Chances, model: Model, knobs: Knobs) -> Knobs:
+    """Many sequences over a pool that holds little more than one of them: growth must preempt."""
+    width = model.draft_tokens + 1
+    sequences = chances.of(3, 4, 7)
+    whole = -(-(knobs.max_context + 2 * width) // model.block_tokens)
+    return msgspec.structs.replace(
+        knobs,
+        max_sequences=sequences,
+        max_step_rows=max(knobs.max_step_rows, sequences * width),
+        kv_blocks=1 + whole + chances.between(0, 4),
+    )
+
+
+def _growing(chances: _Chances, client: Client) -> Client:
+    """Easily admitted, and then in need of ever more blocks."""
+    return msgspec.structs.replace(
+        client, prompt=client.prompt[: chances.between(1, 10)], max_tokens=None, ignore_eos=True, stop=()
     )
 
 
