@@ -37,8 +37,7 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheCore:
-    """Block references, prefix index and state slots as one. `enabled` False: nothing is kept, nothing
-    hit."""
+    """Block references, prefix index and state slots as one. `enabled` False: no content is kept."""
 
     def __init__(self, shape: RunnerShape, facts: ModelFacts, enabled: bool) -> None:
         self._block_tokens = facts.block_tokens

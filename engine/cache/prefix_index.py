@@ -69,8 +69,7 @@ class _Cursor:
 
 
 def chain_digest(salt: bytes, parent: bytes, tokens: bytes) -> bytes:
-    """Names a block. The salt counts once, at the root, with its length so that no two inputs concatenate
-    alike."""
+    """Names a block. The salt counts at the root, behind its length: no two inputs concatenate alike."""
     prefix = parent or len(salt).to_bytes(8, "little") + salt
     return blake2b(prefix + tokens, digest_size=DIGEST_BYTES).digest()
 
@@ -137,8 +136,7 @@ class PrefixIndex:
         return node if node is not None and node.holds(parent, salt, tokens) else None
 
     def adopt(self, key: int, blocks: Int32s) -> None:
-        """A sequence starts behind a hit of these blocks: they are in use, its publications continue
-        there."""
+        """A sequence starts behind these blocks: they are in use, its publications continue there."""
         nodes = [self._by_block[block] for block in blocks.tolist()]
         for node in nodes:
             self._idle.pop(node, None)
@@ -204,8 +202,7 @@ class PrefixIndex:
         return np.array(plain, dtype=np.int32)
 
     def evict(self, count: int) -> tuple[Int32s, list[int]]:
-        """Forgets at least `count` idle blocks, longest idle first: their ids, and state slots freed with
-        them."""
+        """Forgets `count` idle blocks or more, longest idle first: their ids, and the states they held."""
         ids: list[int] = []
         snapshots: list[int] = []
         while len(ids) < count and self._idle:
@@ -243,8 +240,7 @@ class PrefixIndex:
         self._cursors.pop(key, None)
 
     def clear(self) -> tuple[Int32s, list[int]]:
-        """Forgets all content. Returns the idle blocks and all state slots; referenced blocks lose their
-        content."""
+        """Forgets all content, also of referenced blocks. Returns the idle blocks and all state slots."""
         ids = np.array([node.block for node in self._idle], dtype=np.int32)
         snapshots = [node.snapshot for node in (*self._cold, *self._warm)]
         for node in self._nodes.values():

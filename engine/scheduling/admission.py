@@ -75,8 +75,7 @@ class AdmissionQueue:
                 candidate.bypassed += overtakers
 
     def estimate_seconds(self, now: float) -> float | None:
-        """Seconds until one more place is likely free, from the pace of recent admissions; None: no pace
-        yet."""
+        """Seconds until one more place is likely free, by the pace of recent admissions; None: no pace."""
         if len(self._admissions) < 2:
             return None
         return max(now - self._admissions[0], 0.0) / len(self._admissions)

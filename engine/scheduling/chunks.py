@@ -29,8 +29,7 @@ class PromptRows(msgspec.Struct, frozen=True):
 
 
 def chunk_end(start: int, prefill_end: int, budget: int, limits: SchedulingLimits) -> int:
-    """Exclusive end of the chunk that begins at `start` when at most `budget` >= 1 rows are left in the
-    step."""
+    """Exclusive end of the chunk that begins at `start` when `budget` >= 1 rows are left in the step."""
     block = limits.block_tokens
     end = min((start // limits.prefill_chunk + 1) * limits.prefill_chunk, prefill_end)
     if limits.prefix_cache:

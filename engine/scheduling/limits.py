@@ -6,8 +6,7 @@ import msgspec
 
 
 class SchedulingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and switches of the scheduler. Raises `ValueError` for limits under which some step cannot
-    fit."""
+    """Sizes and switches of the scheduler. Raises `ValueError` for limits that cannot be scheduled."""
 
     sequence_slots: int  # sequences that run at a time
     block_tokens: int

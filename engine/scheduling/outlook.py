@@ -41,8 +41,7 @@ class Outlook:
             self.expected_output = max(self.expected_output, float(output.mean()))
 
     def headroom(self, prefill: int, remaining_output: int) -> int:
-        """Blocks a newcomer will probably need behind its prompt and lookahead, at most what its cap
-        allows."""
+        """Blocks a newcomer will probably need behind its prompt and lookahead, within its cap."""
         limits = self._ledger.limits
         start = prefill + 2 * limits.width
         growth = int(min(remaining_output, self.expected_output))

@@ -176,8 +176,7 @@ class WindowSaves:
         )
 
     def _pass(self, slot: int) -> None:
-        """On to the next boundary a decode will meet; a prompt sets its own when its next chunk is
-        planned."""
+        """On to the next boundary a decode will meet; the next chunk of a prompt sets its own."""
         self.next_position[slot] += self._block
 
     def held(self) -> list[int]:
