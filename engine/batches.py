@@ -12,11 +12,13 @@ import contextlib
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 
+from .best_of import likeliest
 from .prompts import Prompt
 from .stream import Stream
-from .types import Completion, Delta, FinishReason, TokenLogprob, Usage
+from .types import Completion, Delta, FinishReason, SamplingParams, TokenLogprob, Usage
 
-OpenStream = Callable[[int, Prompt], Stream]
+Answer = Callable[[int, Prompt], AsyncGenerator[Completion, None]]
+"""The completions of the prompt with this number."""
 
 
 class _Choice:
@@ -60,10 +62,12 @@ async def completions(stream: Stream, request_id: str | None) -> AsyncGenerator[
                 del choices[delta.index]
 
 
-async def only_completion(stream: Stream, request_id: str | None) -> Completion:
-    """The completion of a request with one choice."""
-    async with contextlib.aclosing(completions(stream, request_id)) as finished:
-        return await anext(finished)
+async def best_completions(
+    stream: Stream, request_id: str | None, params: SamplingParams
+) -> AsyncGenerator[Completion, None]:
+    """The `n` likeliest choices of a request whose stream generates all `best_of`, once all have ended."""
+    for completion in likeliest([c async for c in completions(stream, request_id)], params):
+        yield completion
 
 
 class _Source:
@@ -100,7 +104,7 @@ _Queue = asyncio.Queue[Completion | _Failure | _Ended]
 
 
 async def many_completions(
-    prompts: Iterable[Prompt] | AsyncIterable[Prompt], open_stream: OpenStream, readers: int, progress: bool
+    prompts: Iterable[Prompt] | AsyncIterable[Prompt], answer: Answer, readers: int, progress: bool
 ) -> AsyncIterator[Completion]:
     """Completions of all prompts, labelled with the prompt's index, in the order in which they finish.
 
@@ -108,7 +112,7 @@ async def many_completions(
     """
     source = _Source(prompts)
     queue: _Queue = asyncio.Queue(readers)
-    tasks = [asyncio.create_task(_read(source, open_stream, queue)) for _ in range(readers)]
+    tasks = [asyncio.create_task(_read(source, answer, queue)) for _ in range(readers)]
     running = readers
     try:
         with _progress(progress) as advance:
@@ -127,11 +131,11 @@ async def many_completions(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(source: _Source, open_stream: OpenStream, queue: _Queue) -> None:
+async def _read(source: _Source, answer: Answer, queue: _Queue) -> None:
     try:
         while (numbered := await source.next()) is not None:
             index, prompt = numbered
-            async with contextlib.aclosing(completions(open_stream(index, prompt), str(index))) as finished:
+            async with contextlib.aclosing(answer(index, prompt)) as finished:
                 async for completion in finished:
                     await queue.put(completion)
     except Exception as error:

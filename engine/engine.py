@@ -7,14 +7,17 @@ else: no process, signal handler, event-loop policy or global is touched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from stepahead.actors.messages import AllRequestsCancelled
 from stepahead.devices.device import Device
 
 from . import batches
 from .backend import Backend, Opener, model_opener
+from .best_of import widened
 from .config import EngineConfig
 from .errors import InvalidParameterError
 from .host import Host
@@ -111,7 +114,7 @@ class Engine:
         """The whole answer of a request with one choice (`generate_many` serves n > 1)."""
         if params is not None and params.n != 1:
             raise InvalidParameterError("n", params.n, "1 here; generate_many and stream give every choice")
-        stream = self.stream(
+        finished = self._completions(
             prompt,
             params,
             request_id=request_id,
@@ -119,7 +122,8 @@ class Engine:
             deadline=deadline,
             cache_salt=cache_salt,
         )
-        return await batches.only_completion(stream, request_id)
+        async with contextlib.aclosing(finished):
+            return await anext(finished)
 
     def generate_many(
         self,
@@ -138,12 +142,23 @@ class Engine:
         is raised and cancels the rest.
         """
 
-        def open_stream(index: int, prompt: Prompt) -> Stream:
+        def answer(index: int, prompt: Prompt) -> AsyncGenerator[Completion, None]:
             own = params if params is None or isinstance(params, SamplingParams) else params[index]
-            return self.stream(prompt, own, request_id=str(index), priority=priority, cache_salt=cache_salt)
+            label = str(index)
+            return self._completions(prompt, own, request_id=label, priority=priority, cache_salt=cache_salt)
 
         readers = concurrency or 2 * self.config.max_sequences
-        return batches.many_completions(prompts, open_stream, readers, progress)
+        return batches.many_completions(prompts, answer, readers, progress)
+
+    def _completions(
+        self, prompt: Prompt, params: SamplingParams | None, *, request_id: str | None, **options: Any
+    ) -> AsyncGenerator[Completion, None]:
+        """The choices of one request, those that `best_of` leaves."""
+        every = widened(params)
+        stream = self.stream(prompt, every or params, request_id=request_id, **options)
+        if every is None or params is None:
+            return batches.completions(stream, request_id)
+        return batches.best_completions(stream, request_id, params)
 
     def generate_sync(
         self,

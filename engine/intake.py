@@ -102,6 +102,9 @@ class Intake:
         params = _typed(submission)
         tokens = await self._tokens(submission.prompt)
         resolved = validate(tokens, params, self._limits)
+        if params.best_of is not None and params.best_of != params.n:
+            allowed = "n in a stream, which cannot choose afterwards; generate and generate_many can"
+            raise InvalidParameterError("best_of", params.best_of, allowed)
         if params.n > self._queue_capacity:
             raise InvalidParameterError("n", params.n, f"at most queue_capacity = {self._queue_capacity}")
         self._check_open()
