@@ -327,7 +327,7 @@ def test_plans_hold_every_position_below_the_promised_bound() -> None:
 
 
 def test_admissions_of_one_plan_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepahead.engine.scheduling.planner.MAX_ADMISSIONS", 3)
+    monkeypatch.setattr("stepahead.engine.scheduling.admitting.MAX_ADMISSIONS", 3)
     driver = Driver(Setup(slots=8, blocks=60, max_rows=64))
     driver.submit(*(make_request(key, [key], max_output=4) for key in range(1, 9)))
     counts = []
