@@ -35,42 +35,25 @@ def strict_parameters(schema: Any) -> Schema:
     """The strict form of a function's parameters; none at all is an object without properties."""
     if schema is None:
         return dict(_EMPTY_OBJECT)
-    parsed = _parse_top(schema, "Invalid tool parameters schema : ", "function parameters schema")
-    for inner in _children(parsed):
-        _check_no_empty_object(inner)
-    return parsed
+    return _parse_top(schema, "Invalid tool parameters schema : ", "function parameters schema", True)
 
 
 def strict_format(schema: Any) -> Schema:
     """The strict form of a response format's schema."""
-    parsed = _parse_top(schema, "Invalid json schema: ", "json schema")
-    _check_no_empty_object(parsed)
-    return parsed
+    return _parse_top(schema, "Invalid json schema: ", "json schema", False)
 
 
-def _parse_top(schema: Any, prefix: str, name: str) -> Schema:
+def _parse_top(schema: Any, prefix: str, name: str, may_be_empty: bool) -> Schema:
+    """`may_be_empty`: an object without properties is allowed at the top (it never is further down)."""
     try:
+        if may_be_empty and isinstance(schema, dict) and schema.get("type") == "object":
+            return {"type": "object"} | _object_fields(schema, may_be_empty=True)
         parsed = _parse(schema)
     except _OutsideGrammarError as error:
         raise ConversionError(f"{prefix}{error}") from error
     if parsed.get("type") != "object":
         raise ConversionError(f"The top level of the {name} must be an object.")
     return parsed
-
-
-def _check_no_empty_object(schema: Schema) -> None:
-    if schema.get("type") == "object" and not schema["properties"]:
-        raise ConversionError("An object with no properties is not allowed.")
-    for inner in _children(schema):
-        _check_no_empty_object(inner)
-
-
-def _children(schema: Schema) -> list[Schema]:
-    maps = (schema.get(key, {}) for key in ("properties", *_DEFINITIONS))
-    children = [inner for inner_map in maps for inner in inner_map.values()]
-    if "items" in schema:
-        children.append(schema["items"])
-    return [*children, *schema.get("anyOf", ())]
 
 
 def _invalid(problem: str) -> _OutsideGrammarError:
@@ -145,6 +128,8 @@ def _parse_branch(branch: Any) -> Schema:
         raise _wrong_type(branch, "a typed schema")
     if "type" not in branch:
         raise _invalid("missing field `type`")
+    if not isinstance(branch["type"], str):
+        raise _wrong_type(branch["type"], "variant identifier")
     return _parse(branch)
 
 
@@ -229,7 +214,7 @@ def _schema_map(value: Any) -> Schema:
     return {name: _parse(inner) for name, inner in value.items()}
 
 
-def _object_fields(value: Schema) -> Schema:
+def _object_fields(value: Schema, may_be_empty: bool = False) -> Schema:
     properties = _schema_map(value["properties"]) if value.get("properties") is not None else {}
     additional = value.get("additionalProperties")
     if additional is not None and not isinstance(additional, bool):
@@ -241,6 +226,8 @@ def _object_fields(value: Schema) -> Schema:
     required = _strings(value["required"]) if value.get("required") is not None else None
     if additional:
         raise ConversionError("additionalProperties should not be true")
+    if not properties and not may_be_empty:
+        raise ConversionError("An object with no properties is not allowed.")
     if required is not None:
         _check_required(required, properties)
     return (

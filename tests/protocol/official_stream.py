@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from .official import peer
+from .our_news import append
 
 STAGES = {
     "ReasoningStart": peer.ThinkingInitialStage.ReasoningStart,
@@ -68,16 +69,7 @@ def news(chunks: list[dict[str, Any]]) -> tuple[list[list[str]], str | None]:
         for call in delta.get("tool_calls") or ():
             if call["function"].get("name") is not None:
                 said.append(["call", call["function"]["name"]])
-            _append(said, "arguments", call["function"]["arguments"])
-        _append(said, "reasoning", delta.get("reasoning_content"))
-        _append(said, "content", delta.get("content"))
+            append(said, "arguments", call["function"]["arguments"])
+        append(said, "reasoning", delta.get("reasoning_content"))
+        append(said, "content", delta.get("content"))
     return said, finish_reason
-
-
-def _append(said: list[list[str]], kind: str, text: str | None) -> None:
-    if not text:
-        return
-    if said and said[-1][0] == kind:
-        said[-1][1] += text
-    else:
-        said.append([kind, text])

@@ -14,7 +14,7 @@ from .conversation_strategies import conversations
 from .test_golden_token_ids import encoder
 
 OURS = {"v4": v4.render, "v4.1": v41.render}
-EXAMPLES = int(os.environ.get("STEPAHEAD_DIFFERENTIAL_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("STEPAHEAD_DIFFERENTIAL_EXAMPLES", "120"))
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,

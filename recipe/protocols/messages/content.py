@@ -197,7 +197,7 @@ class MessageConverter:
         self.converted.append(
             SystemMessage(
                 content.content,
-                tools=tuple(added) if added and self._shows_tools else None,
+                tools=None if not added else tuple(added) if self._shows_tools else (),
                 images=tuple(content.images),
                 placeholders=tuple(content.placeholders),
             )

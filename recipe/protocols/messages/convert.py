@@ -127,11 +127,11 @@ def _chosen_tools(
     if isinstance(choice, body.NoTool):
         return (), "none"
     tools = unique((tool.name, partial(_with_checked_schema, tool)) for tool in declared)
-    if not tools:
+    if not tools and not dropped:
         return (), "auto"
     if isinstance(choice, body.NamedTool) and choice.name not in dropped:
         return only_named(tools, choice.name), "required"
-    if isinstance(choice, body.AnyTool) and options.extensions:
+    if isinstance(choice, body.AnyTool) and tools and options.extensions:
         return tools, "required"
     return tools, "auto"
 

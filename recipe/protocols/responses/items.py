@@ -30,7 +30,10 @@ class Said(msgspec.Struct):
 
 
 class AssistantText(msgspec.Struct):
+    """`fault` is what is wrong with it, to be said when it is known that no call waits for an output."""
+
     text: str
+    fault: ConversionError | None = None
 
 
 class Reasoned(msgspec.Struct):
@@ -42,10 +45,14 @@ class Called(msgspec.Struct):
 
 
 class Answered(msgspec.Struct):
-    """The result of a call, and the tools it brought up if it was a tool search."""
+    """The result of a call, and the tools it brought up if it was a tool search.
+
+    `fault` is what is wrong with it, to be said when it is known to answer a call.
+    """
 
     result: ToolMessage
     found: list[DecodedTool] | None = None
+    fault: ConversionError | None = None
 
 
 Piece = Said | AssistantText | Reasoned | Called | Answered
@@ -77,10 +84,13 @@ class ItemReader:
         return self._output(item, index)
 
     def _message(self, item: body.MessageItem, index: int) -> Piece:
-        is_assistant = item.role == "assistant"
-        content = self._content(item.content, index, "content", is_assistant=is_assistant)
-        if is_assistant:
+        if item.role == "assistant":
+            try:
+                content = self._content(item.content, index, "content", is_assistant=True)
+            except ConversionError as error:
+                return AssistantText("", error)
             return AssistantText(content.content)
+        content = self._content(item.content, index, "content")
         images, placeholders = tuple(content.images), tuple(content.placeholders)
         if item.role == "user" or (item.role == "developer" and self._version == "v4"):
             return Said(UserMessage(content.content, images=images, placeholders=placeholders))
@@ -115,7 +125,8 @@ class ItemReader:
         try:
             return Answered(ToolMessage(printed_text(tools), item.call_id), tools)
         except ConversionError as error:
-            raise ConversionError(f"input[{index}]: {error.message}") from error
+            fault = ConversionError(f"input[{index}]: {error.message}")
+            return Answered(ToolMessage("", item.call_id), fault=fault)
 
     # Contents.
 

@@ -83,6 +83,8 @@ class TurnBuilder:
             self.messages.append(piece.message)
         elif isinstance(piece, AssistantText):
             self._check_answered()
+            if piece.fault is not None:
+                raise piece.fault
             turn = self._open_turn()
             turn.content = "\n\n".join(filter(None, (turn.content, piece.text)))
         elif isinstance(piece, Reasoned):
@@ -119,6 +121,8 @@ class TurnBuilder:
             raise ConversionError(f"Duplicate tool output for call_id: {call_id}.")
         if self._turn is None or all(call.id != call_id for call in self._turn.calls):
             raise ConversionError(f"No tool call found for tool output with call_id {call_id}.")
+        if piece.fault is not None:
+            raise piece.fault
         self._answered.add(call_id)
         self._turn.results[call_id] = piece.result
         if piece.found is not None:
