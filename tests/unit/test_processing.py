@@ -158,24 +158,25 @@ def test_rows_are_processed_as_defined(vocab: int, seed: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("vocab", [60, 5000])
-def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(vocab: int) -> None:
-    chance, twins = random.Random(3), Twins(vocab)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(vocab: int, seed: int) -> None:
+    chance, twins = random.Random(seed), Twins(vocab)
     twins.occupy([newcomer(chance, slot, vocab) for slot in range(1, SLOTS + 1)])
     slots = np.arange(1, SLOTS + 1, dtype=np.int32)
     ahead = np.full((SLOTS, PLACES), NO_TOKEN)
     logits = torch.randn(SLOTS, vocab, generator=torch.Generator().manual_seed(0)) * 3
     draw = Processor(twins.tables).draw
     together = draw(logits, twins.rows(slots, ahead), 3)
-    reported = {n: i for r in together.reports for i, n in enumerate(r.numbers.tolist())}
+    reported = {n: (r, i) for r in together.reports for i, n in enumerate(r.numbers.tolist())}
     for row in range(SLOTS):
         alone = draw(logits[row : row + 1], twins.rows(slots[row : row + 1], ahead[:1]), 3)
         assert alone.tokens.tolist() == together.tokens[row : row + 1].tolist()
         assert torch.equal(alone.maxima, together.maxima[row : row + 1])
         assert bool(alone.reports) == (row in reported)
         for made in alone.reports:
-            among = together.reports[0]
-            assert torch.equal(made.chosen, among.chosen[reported[row]].view(1))
-            assert torch.equal(made.top, among.top[reported[row]].view(1, -1))
+            among, place = reported[row]
+            assert torch.equal(made.chosen, among.chosen[place].view(1))
+            assert torch.equal(made.top, among.top[place].view(1, -1))
 
 
 def test_rows_that_ask_for_nothing_are_neither_copied_nor_edited(monkeypatch: pytest.MonkeyPatch) -> None:

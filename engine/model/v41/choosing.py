@@ -194,7 +194,7 @@ class Chooser:
         tables, host_slots = self._tables, wanted.host_slots
         asked = np.flatnonzero(tables.logprobs[host_slots] >= 0)
         numbers = wanted.numbers[torch.from_numpy(asked).to(rows.device)]
-        own = report(logits[numbers], numbers, drawn_rows[numbers], alternatives)
+        own = report(logits.index_select(0, numbers), numbers, drawn_rows[numbers], alternatives)
         for made in (own, *draws.reports):  # what was processed replaces the model's own
             chosen[made.numbers], top[made.numbers], top_ids[made.numbers] = (
                 made.chosen,

@@ -87,6 +87,40 @@ def report(distribution: Tensor, numbers: Tensor, tokens: Tensor, alternatives: 
     return Report(numbers, chosen.squeeze(1), top - total, ids)
 
 
+def report_kept(kept: sampling.Candidates, numbers: Tensor, tokens: Tensor, alternatives: int) -> Report:
+    """Of what filters kept, at least `alternatives` candidates, best first.
+
+    Summed one after another: how many candidates follow those kept depends on the neighbours.
+    """
+    best = kept.values[:, :1]
+    total = (kept.values - best).exp_().cumsum(-1)[:, -1:].log_() + best
+    chosen = torch.where(kept.ids == tokens.unsqueeze(1), kept.values, -torch.inf).amax(-1)
+    top = kept.values[:, :alternatives] - total
+    return Report(numbers, chosen - total.squeeze(1), top, kept.ids[:, :alternatives])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one kind, their edited logits (a copy of their own), and which of them report."""
+
+    rows: DrawRows
+    logits: Tensor  # [rows, vocab]
+    likeliest: Tensor  # [rows]
+    maxima: Tensor  # [rows]
+    asked: npt.NDArray[np.bool_]  # [rows]
+    alternatives: int
+
+    def asking(self) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(self.asked)).to(self.likeliest.device)
+
+    def report_whole(self, distribution: Tensor, drawn: Tensor) -> list[Report]:
+        if not self.asked.any():
+            return []
+        index = self.asking()
+        own = distribution.index_select(0, index)
+        return [report(own, self.rows.numbers[index], drawn[index], self.alternatives)]
+
+
 class Processor:
     """Draws under the parameters of the slots."""
 
@@ -123,26 +157,72 @@ class Processor:
         )
 
     def _piece(self, logits: Tensor, rows: DrawRows, alternatives: int) -> Draws:
-        tables, work = self._tables, self._tables.work[rows.host_slots]
-        edited = logits[rows.numbers]
+        """Rows that need some work. Three kinds of draw; each kind also reports its own distribution."""
+        work = self._tables.work[rows.host_slots]
+        edited = logits.index_select(0, rows.numbers)
         self._edit_(edited, rows, work)
         tokens, maxima = sampling.likeliest(edited)
-        drawn = np.flatnonzero(work & RANDOM)
-        distribution = edited
-        wanted = np.flatnonzero((tables.logprobs[rows.host_slots] >= 0) & (work & PROCESSED > 0))
-        reporting = alternatives >= 0 and wanted.size > 0
-        if drawn.size:
-            index = torch.from_numpy(drawn).to(tokens.device)
-            random = rows.only(drawn)
-            own, kept = self._draw_random(edited[index], maxima[index], random, reporting)
-            tokens[index] = own
-            if kept is not None:
-                distribution = edited.index_copy(0, index, kept)
-        if not reporting:
-            return Draws(tokens, maxima, [])
-        index = torch.from_numpy(wanted).to(tokens.device)
-        made = report(distribution[index], rows.numbers[index], tokens[index], alternatives)
-        return Draws(tokens, maxima, [made])
+        asked = (self._tables.logprobs[rows.host_slots] >= 0) & (work & PROCESSED > 0) & (alternatives >= 0)
+        reports: list[Report] = []
+        for kind, draw in (
+            (0, self._take_likeliest),
+            (RANDOM, self._draw_free),
+            (RANDOM | FILTER, self._draw_filtered),
+        ):
+            chosen = np.flatnonzero(work & (RANDOM | FILTER) == kind)
+            if chosen.size == 0:
+                continue
+            everyone = chosen.size == work.size
+            index = torch.from_numpy(chosen).to(tokens.device)
+            own = _Part(
+                rows if everyone else rows.only(chosen),
+                edited if everyone else edited.index_select(0, index),
+                tokens[index],
+                maxima[index],
+                asked[chosen],
+                max(alternatives, 0),
+            )
+            tokens[index], made = draw(own)
+            reports += made
+        return Draws(tokens, maxima, reports)
+
+    def _take_likeliest(self, part: _Part) -> tuple[Tensor, list[Report]]:
+        return part.likeliest, part.report_whole(part.logits, part.likeliest)
+
+    def _draw_free(self, part: _Part) -> tuple[Tensor, list[Report]]:
+        scaled, _ = self._scale_(part)
+        drawn = sampling.gumbel_argmax(scaled, self._keys(part.rows))
+        return drawn, part.report_whole(scaled, drawn)
+
+    def _draw_filtered(self, part: _Part) -> tuple[Tensor, list[Report]]:
+        tables, slots = self._tables, part.rows.slots
+        scaled, maxima = self._scale_(part)
+        limits = tables.top_k_host[part.rows.host_slots]
+        bounded = bool((limits > 0).all())
+        kept = sampling.keep_candidates(
+            scaled,
+            maxima,
+            tables.top_k[slots],
+            tables.top_p[slots],
+            tables.min_p[slots],
+            count=max(int(limits.max()), part.alternatives, 1 if bounded else _NUCLEUS),
+            bounded=bounded,
+        )
+        drawn = sampling.draw_candidate(kept.values, kept.ids, self._keys(part.rows))
+        if not part.asked.any():
+            return drawn, []
+        index = part.asking()
+        own = sampling.Candidates(kept.values[index], kept.ids[index])
+        return drawn, [report_kept(own, part.rows.numbers[index], drawn[index], part.alternatives)]
+
+    def _scale_(self, part: _Part) -> tuple[Tensor, Tensor]:
+        """Logits, in place, and their maxima by temperature."""
+        temperature = self._tables.temperature[part.rows.slots].to(part.logits.dtype)
+        return part.logits.div_(temperature.unsqueeze(1)), part.maxima / temperature
+
+    def _keys(self, rows: DrawRows) -> Tensor:
+        tables, slots = self._tables, rows.slots
+        return sampling.random_keys(tables.seed[slots], tables.choice[slots], rows.output, _TARGET)
 
     def _edit_(self, edited: Tensor, rows: DrawRows, work: npt.NDArray[np.int32]) -> None:
         tables = self._tables
@@ -182,48 +262,6 @@ class Processor:
         tables, slots = self._tables, rows.slots
         recent = tables.seen.recent_before(slots, rows.ahead)
         sampling.ban_completed_(edited, index, recent, tables.word_beginnings[slots], tables.word_ends[slots])
-
-    def _draw_random(
-        self, logits: Tensor, maxima: Tensor, rows: DrawRows, dense: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Tokens; with `dense`, also what they were drawn from. Overwrites `logits`."""
-        tables, slots = self._tables, rows.slots
-        keys = sampling.random_keys(tables.seed[slots], tables.choice[slots], rows.output, _TARGET)
-        temperature = tables.temperature[slots].to(logits.dtype)
-        scaled, maxima = logits.div_(temperature.unsqueeze(1)), maxima / temperature
-        work = tables.work[rows.host_slots]
-        filtered = np.flatnonzero(work & FILTER)
-        free = np.flatnonzero(work & FILTER == 0)
-        tokens = torch.empty_like(slots)
-        if free.size:
-            index = torch.from_numpy(free).to(slots.device)
-            tokens[index] = sampling.gumbel_argmax(_rows(scaled, index), keys[index])
-        if filtered.size:
-            index = torch.from_numpy(filtered).to(slots.device)
-            kept = self._filter(_rows(scaled, index), maxima[index], rows.only(filtered))
-            tokens[index] = sampling.draw_candidate(kept.values, kept.ids, keys[index])
-            if dense:
-                scaled.index_copy_(0, index, kept.dense(scaled.shape[1]))
-        return tokens, scaled if dense else None
-
-    def _filter(self, scaled: Tensor, maxima: Tensor, rows: DrawRows) -> sampling.Candidates:
-        tables, slots = self._tables, rows.slots
-        limits = tables.top_k_host[rows.host_slots]
-        bounded = bool((limits > 0).all())
-        return sampling.keep_candidates(
-            scaled,
-            maxima,
-            tables.top_k[slots],
-            tables.top_p[slots],
-            tables.min_p[slots],
-            count=max(int(limits.max()), 1 if bounded else _NUCLEUS),
-            bounded=bounded,
-        )
-
-
-def _rows(logits: Tensor, index: Tensor) -> Tensor:
-    """These rows; without a copy if they are all."""
-    return logits if index.shape[0] == logits.shape[0] else logits[index]
 
 
 def _pieces(rows: DrawRows, logits: Tensor) -> Iterator[DrawRows]:

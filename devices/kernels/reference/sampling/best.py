@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 _GROUP = 128
+_NOTHING = -80.0
+"""e to this is 1e-35: a whole vocabulary of it is not a float32 rounding of the likeliest token's mass."""
 _SMALL = 4096
 """Vocabularies up to here are compared whole."""
 
@@ -44,7 +46,8 @@ def best(logits_rows_vocab: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def log_sum_exp(logits_rows_vocab: Tensor, maxima_rows: Tensor) -> Tensor:
     """`[rows]`, given the rows' maxima. The order of summation is fixed: a library splits a lone long row."""
-    masses = (logits_rows_vocab - maxima_rows.unsqueeze(1)).exp_()
+    # Results below the smallest normal number, and exp(-inf) itself, take a CPU ten times as long as others.
+    masses = (logits_rows_vocab - maxima_rows.unsqueeze(1)).clamp_(min=_NOTHING).exp_()
     vocab = masses.shape[1]
     whole = vocab // _GROUP * _GROUP
     sums: Tensor = masses[:, :whole].unflatten(1, (-1, _GROUP)).sum(-1)
