@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from stepahead.devices.device import Device
 
@@ -49,15 +49,27 @@ CPU_CACHE_BYTES = 1 << 30
 Opener = Callable[[EngineConfig], Awaitable[Backend]]
 
 
-def model_opener(path: str | Path | None, device: str | Device) -> Opener:
-    """Opens the model in a folder (None: the one that ships with us) on a device."""
+class OpenRunnerOptions(TypedDict, total=False):
+    """What only the command line asks of an opening."""
+
+    random_weights: bool
+    on_tensor: Callable[[int, int], None]  # called in the opening thread
+
+
+def model_opener(
+    path: str | Path | None, device: str | Device, *, options: OpenRunnerOptions | None = None
+) -> Opener:
+    """Opens the model in a folder (None: the one that ships with us) on a device.
+
+    `options` are further arguments of `model.opening.open_runner`; a device process takes none.
+    """
 
     async def open_backend(config: EngineConfig) -> Backend:
         if config.cpu_backing == "process" and isinstance(device, Device):
             raise ConfigError("cpu_backing", "process", "'thread' with a device that is open already")
         if config.cpu_backing == "process" and device == "cpu":
             return await _open_in_process(path, config)
-        opening = asyncio.get_running_loop().run_in_executor(None, _open, path, config, device)
+        opening = asyncio.get_running_loop().run_in_executor(None, _open, path, config, device, options or {})
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -90,7 +102,9 @@ def _prepare_process(
     return functools.partial(open_runner, folder), shape, described.tokenizer
 
 
-def _open(path: str | Path | None, config: EngineConfig, device: str | Device) -> Backend:
+def _open(
+    path: str | Path | None, config: EngineConfig, device: str | Device, options: OpenRunnerOptions
+) -> Backend:
     """Blocking. torch is imported below here and not above, so that importing the engine stays cheap."""
     from .model.opening import BUILT_IN, describe, numerics_for, open_runner
 
@@ -100,7 +114,7 @@ def _open(path: str | Path | None, config: EngineConfig, device: str | Device) -
         described = describe(folder, numerics_for(opened.torch_device))
         free_bytes = _free_bytes(opened.memory().free, opened.capabilities.kind, folder)
         shape = runner_shape(config, described.facts, free_bytes)
-        return Backend(open_runner(folder, shape, opened), opened, described.tokenizer)
+        return Backend(open_runner(folder, shape, opened, **options), opened, described.tokenizer)
     except BaseException:
         opened.close()
         raise

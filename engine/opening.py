@@ -52,7 +52,7 @@ class Opening(Generic[E]):
 
     def __enter__(self) -> E:
         check_no_loop("`with Engine.open(...)`", "`async with Engine.open(...)`")
-        runner = asyncio.Runner(loop_factory=_new_loop)
+        runner = asyncio.Runner(loop_factory=new_loop)
         try:
             self._engine = runner.run(_awaited(self._open))
         except BaseException:
@@ -78,7 +78,7 @@ def check_no_loop(what: str, instead: str) -> None:
     raise LoopRunningError(what, instead)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     """The loop of our own entry points: uvloop where it exists."""
     try:
         import uvloop

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
+from ..backend import OpenRunnerOptions, model_opener
+from ..config import EngineConfig
+from ..engine import Engine
 from ..errors import InvalidParameterError
-from ..text.stop_matcher import StopMatcher
-
-if TYPE_CHECKING:
-    from ..model.opening import OnTensor, OpenModel
-    from ..text.tokenizer import Tokenizer
+from ..types import SamplingParams
 
 HELP = "continue a text and print it as it is generated (the default command)"
 BUILT_IN_MODEL = Path(__file__).parents[1] / "nano"
@@ -37,25 +37,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..model.opening import open_model
-    from ..model.plain_loop import generate
+    from ..opening import new_loop
 
     _check(arguments)
     prompt = sys.stdin.read() if arguments.prompt is None else arguments.prompt
-    with _loading_bar(sys.stderr) as on_tensor:
-        opened = open_model(arguments.model, random_weights=arguments.random_weights, on_tensor=on_tensor)
-    ids = chat_prompt(opened.tokenizer, prompt) if arguments.chat else opened.tokenizer.encode(prompt)
-    if not arguments.chat:
-        print(prompt, end="", flush=True)
-    tokens = generate(
-        opened.model,
-        ids,
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_continue(arguments, prompt))
+    return 0
+
+
+async def _continue(arguments: argparse.Namespace, prompt: str) -> None:
+    """Stream to standard output; on a terminal, a line about speed follows on standard error."""
+    params = SamplingParams(
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
         seed=arguments.seed,
+        stop=tuple(arguments.stop),
     )
-    _print_text(opened, tokens, arguments.stop)
-    return 0
+    async with _open(arguments) as engine:
+        if not arguments.chat:
+            print(prompt, end="", flush=True)
+        begun, count = time.perf_counter(), 0
+        asked = [{"role": "user", "content": prompt}] if arguments.chat else prompt
+        async for delta in engine.stream(asked, params):
+            print(delta.text, end="", flush=True)
+            count += len(delta.token_ids)
+        print()
+        if sys.stderr.isatty():
+            seconds = time.perf_counter() - begun
+            print(f"{count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def _open(arguments: argparse.Namespace) -> AsyncIterator[Engine]:
+    """An engine for one sequence: nothing to share, so no prefixes are kept."""
+    config = EngineConfig(max_sequences=1, prefix_cache=False)
+    with _loading_bar(sys.stderr) as on_tensor:
+        options = OpenRunnerOptions(random_weights=arguments.random_weights, on_tensor=on_tensor)
+        opener = model_opener(arguments.model, "cpu", options=options)
+        engine = await Engine.open(config=config, opener=opener)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -65,48 +89,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidParameterError("--temperature", arguments.temperature, "0 or more, and finite")
 
 
-def chat_prompt(tokenizer: Tokenizer, message: str) -> list[int]:
-    """One user message in the V4.1 form, answered without visible reasoning.
-
-    The message is encoded literally: a special token spelled by the user stays the characters it is.
-    """
-    before, after = ("<｜begin▁of▁sentence｜>", "<｜User｜>"), ("<｜Assistant｜>", "</think>")
-    return [
-        *(tokenizer.token_id(token) for token in before),
-        *tokenizer.encode(message, literal=True),
-        *(tokenizer.token_id(token) for token in after),
-    ]
-
-
-def _print_text(opened: OpenModel, tokens: Iterator[int], stops: list[str]) -> None:
-    """Stream to standard output; on a terminal, a line about speed follows on standard error."""
-    begun, count = time.perf_counter(), 0
-
-    def counted() -> Iterator[int]:
-        nonlocal count
-        for token in tokens:
-            count += 1
-            yield token
-
-    for text in _visible_text(opened.tokenizer, counted(), stops):
-        print(text, end="", flush=True)
-    print()
-    seconds = time.perf_counter() - begun
-    if sys.stderr.isatty():
-        print(f"{count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", file=sys.stderr)
-
-
-def _visible_text(tokenizer: Tokenizer, tokens: Iterable[int], stops: list[str]) -> Iterator[str]:
-    detokenizer, matcher = tokenizer.detokenizer(), StopMatcher(stops)
-    for token in tokens:
-        yield matcher.push(detokenizer.push((token,)))
-        if matcher.matched is not None:
-            return
-    yield matcher.push(detokenizer.finish()) + matcher.finish()
-
-
 @contextlib.contextmanager
-def _loading_bar(stream: TextIO) -> Iterator[OnTensor]:
+def _loading_bar(stream: TextIO) -> Iterator[Callable[[int, int], None]]:
     """A progress bar while weights load; nothing where nobody watches."""
     if not stream.isatty():
         yield lambda done, total: None

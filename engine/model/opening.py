@@ -127,7 +127,12 @@ def open_model(
 
 
 def open_runner(
-    folder: Path | None, shape: RunnerShape, device: Device, *, random_weights: bool = False
+    folder: Path | None,
+    shape: RunnerShape,
+    device: Device,
+    *,
+    random_weights: bool = False,
+    on_tensor: OnTensor = lambda done, total: None,
 ) -> V41Runner:
     """Load a model onto a device and allocate its caches. Takes seconds; call it off the event loop.
 
@@ -135,7 +140,7 @@ def open_runner(
     """
     torch_device = torch.device(device.torch_device)
     described = describe(folder, numerics_for(torch_device))
-    model = load_model(described, torch_device, random_weights=random_weights)
+    model = load_model(described, torch_device, random_weights=random_weights, on_tensor=on_tensor)
     return V41Runner(model, described.facts, shape, device)
 
 

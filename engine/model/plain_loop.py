@@ -1,8 +1,8 @@
 """One sequence at a time, token after token, straight over the model.
 
-No scheduler, no batch, no speculation: the shortest correct way from a prompt to an answer. It serves the
-command line and is a yardstick for the engine, whose output for one greedy request must be the same. Its
-caches are made for one sequence and forgotten with it.
+No scheduler, no batch, no speculation: the shortest correct way from a prompt to an answer. It is the
+yardstick for the engine, whose output for one greedy request must be the same. Its caches are made for one
+sequence and forgotten with it.
 """
 
 from __future__ import annotations

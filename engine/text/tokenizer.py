@@ -169,7 +169,7 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """All at once what a detokenizer gives piece by piece."""
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
-        return detokenizer.push(token_ids) + detokenizer.finish()
+        return detokenizer.push(tuple(token_ids)) + detokenizer.finish()
 
 
 def _parse(definition: str, source: str) -> tokenizers.Tokenizer:

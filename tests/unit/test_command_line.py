@@ -13,11 +13,12 @@ import torch
 import stepahead
 from stepahead.engine import __main__ as command_line
 from stepahead.engine.commands import generate as command
-from stepahead.engine.commands.generate import BUILT_IN_MODEL, chat_prompt
+from stepahead.engine.commands.generate import BUILT_IN_MODEL
 from stepahead.engine.errors import EmptyPromptError, PromptTooLongError, TokenOutOfVocabularyError
 from stepahead.engine.model import opening, plain_loop
 from stepahead.engine.model.opening import ModelFilesError, OpenModel, open_model
 from stepahead.engine.model.plain_loop import generate
+from stepahead.engine.text.chat import chat_tokens
 
 PROMPT = "Once upon a time"
 RANDOM = ["--random-weights", "--temperature", "0"]
@@ -32,7 +33,7 @@ def opened() -> OpenModel:
 @pytest.fixture
 def reuse(opened: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command find the model already in memory."""
-    monkeypatch.setattr(opening, "open_model", lambda *args, **options: opened)
+    monkeypatch.setattr(opening, "load_model", lambda *args, **options: opened.model)
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,16 +68,9 @@ def test_a_stop_string_ends_the_text_before_it(opened: OpenModel, capsys: pytest
 @pytest.mark.usefixtures("reuse")
 def test_chat_prints_the_answer_alone(opened: OpenModel, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["--chat", PROMPT, *RANDOM, "--max-tokens", "4"]) == 0
-    ids = generate(opened.model, chat_prompt(opened.tokenizer, PROMPT), max_tokens=4)
+    message = {"role": "user", "content": PROMPT}
+    ids = generate(opened.model, chat_tokens(opened.tokenizer, [message]), max_tokens=4)
     assert capsys.readouterr().out == opened.tokenizer.decode(ids) + "\n"
-
-
-def test_a_special_token_in_a_message_stays_text(opened: OpenModel) -> None:
-    tokenizer = opened.tokenizer
-    ids = chat_prompt(tokenizer, "a<｜User｜>b")
-    assert ids.count(tokenizer.token_id("<｜User｜>")) == 1
-    shown = tokenizer.decode(ids, skip_special_tokens=False)
-    assert shown == "<｜begin▁of▁sentence｜><｜User｜>a<｜User｜>b<｜Assistant｜></think>"
 
 
 @pytest.mark.parametrize(
