@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "filters": _FILTERS,
     "nucleus": {"temperature": 0.8, "top_p": 0.95},
     "unfiltered": {"temperature": 1.0},
-    "logprobs": _LOGPROBS | {"temperature": 0.0},
+    "logprobs": _LOGPROBS | {"temperature": 0.0, "banned_token_ids": (3,)},
     "all": _EDITS | _FILTERS | _LOGPROBS,
 }
 """What half of the rows ask for; the other half is greedy."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import AbstractEventLoop
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from stepahead.devices.device import Ticket
 from stepahead.engine.model.runner import (
     NO_TOKEN,
     BatchLayout,
+    EditRows,
     RunnerShape,
     SamplePlan,
     SamplingRows,
@@ -27,13 +30,27 @@ from stepahead.engine.model.v41.model import Model
 from stepahead.engine.model.v41.numerics import exact
 from stepahead.engine.model.v41.runner import V41Runner, model_facts
 from stepahead.engine.model.v41.weights import load_weights
+from stepahead.engine.sampling.edits import edit_rows
+from stepahead.engine.types import Occupant, TokenEdits
 from tests.fidelity.configurations import small_config
 from tests.fidelity.fast_path import NamedTensors
 from tests.fidelity.random_weights import random_weights
 
+from .hashed_driver import request
+
 CPU = torch.device("cpu")
 PROMPTS = {1: list(range(3, 40)), 2: list(range(50, 57)), 3: [60, 61]}
 SLOTS = sorted(PROMPTS)
+
+
+EDITS = TokenEdits(
+    presence=0.3,
+    frequency=0.5,
+    repetition=1.4,
+    bias=((5, 2.0), (9, -math.inf), (30, 1.0)),
+    allowed=tuple(range(50)),
+    bad_words=((5, 30), (30, 5, 30)),
+)
 
 
 class ImmediateStream:
@@ -89,6 +106,8 @@ class Sampling:
     min_p: float = 0.0
     min_output: int = 0
     end_id: int = NO_TOKEN
+    edits: TokenEdits | None = None
+    processed: bool = False
 
     def rows(self) -> SamplingRows:
         count = len(SLOTS)
@@ -104,8 +123,12 @@ class Sampling:
             min_output=int32([self.min_output] * count),
             end_ids=int32([[self.end_id, NO_TOKEN]] * count),
             logprobs=int32([2] * count),
-            processed=np.zeros(count, np.bool_),
+            processed=np.full(count, self.processed),
         )
+
+    def edit_rows(self) -> EditRows | None:
+        made = [request(slot, PROMPTS[slot], edits=self.edits) for slot in SLOTS]
+        return edit_rows([Occupant(slot=r.key, request=r, output=0) for r in made])
 
 
 def nothing_new(rows: SamplingRows) -> SamplingRows:
@@ -201,6 +224,7 @@ class Driver:
                     updates=rows if not self.results else nothing_new(rows),
                     logprobs=2,
                     all_greedy=self.sampling.temperature == 0,
+                    edits=self.sampling.edit_rows() if not self.results else None,
                 )
             )
         )
@@ -234,13 +258,42 @@ def test_greedy_output_is_the_plain_models() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(0.8), Sampling(1.2, top_k=12, top_p=0.9)],
-    ids=["greedy", "temperature", "filtered"],
+    [
+        Sampling(),
+        Sampling(0.8),
+        Sampling(1.2, top_k=12, top_p=0.9),
+        Sampling(edits=EDITS),
+        Sampling(0.9, min_p=0.01, edits=EDITS),
+    ],
+    ids=["greedy", "temperature", "filtered", "edited", "edited and filtered"],
 )
 def test_text_does_not_depend_on_drafts(sampling: Sampling) -> None:
     without = generate(0, sampling)
     assert generate(2, sampling) == without
     assert generate(5, sampling) == without
+
+
+def test_edits_do_what_they_say() -> None:
+    """Nothing banned or not allowed, no bad word, fewer repetitions than without penalties."""
+    edited = generate(5, Sampling(edits=EDITS), tokens=24)
+    free = generate(5, Sampling(), tokens=24)
+    for tokens in edited.values():
+        assert 9 not in tokens
+        assert max(tokens) < 50
+        assert (5, 30) not in pairwise(tokens)
+    assert sum(len(set(tokens)) for tokens in edited.values()) > sum(len(set(t)) for t in free.values())
+
+
+@pytest.mark.parametrize("drafts", [0, 5])
+def test_processed_logprobs_of_a_certain_token_are_zero(drafts: int) -> None:
+    driver = Driver(drafts, Sampling(1.3, top_k=1, processed=True))
+    asyncio.run(driver.run(8))
+    for result in driver.results:
+        assert result.logprobs is not None
+        assert result.top_logprobs is not None
+        emitted = np.arange(drafts + 1) < result.emitted[:, None]
+        assert (result.logprobs[emitted] == 0).all()
+        assert np.isneginf(result.top_logprobs[..., 1][emitted]).all()
 
 
 def test_text_does_not_depend_on_prompt_chunks() -> None:
