@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -107,7 +108,9 @@ async def test_close_settles_every_ticket_and_refuses_work(subject: Subject) -> 
         subject.append(value)
         tickets.append(subject.watch())
     subject.close()
-    assert all(ticket.settled for ticket in tickets) or subject.runs_on_enqueue
+    for ticket in tickets:  # of those already reached, the loop may not have heard yet; it will
+        with contextlib.suppress(DeviceError):
+            await ticket
     with pytest.raises(DeviceError, match="closed"):
         subject.append(9)
     subject.close()
