@@ -25,13 +25,15 @@ from stepahead.engine.types import Request, ResolvedParams
 
 BLOCK, CONTEXT, END = 128, 4096, 1
 VOCABULARY = 129280
+LONGEST = 1 << 20
+"""Tokens of the longest sequence the model knows."""
 
 
 def facts_of(drafts: int, vocabulary: int = VOCABULARY) -> ModelFacts:
     return ModelFacts(
         vocab_size=vocabulary,
         eos_token_ids=(END,),
-        max_positions=CONTEXT + 2 * (drafts + 1),
+        max_positions=LONGEST + 2 * (drafts + 1),
         block_tokens=BLOCK,
         block_bytes=1,
         state_bytes=1,
@@ -42,7 +44,10 @@ def facts_of(drafts: int, vocabulary: int = VOCABULARY) -> ModelFacts:
 
 
 class PreparedRunner(Runner):
-    """Answers every step with random tokens that end nothing; half of the drafts are accepted."""
+    """Answers every step with random tokens that end nothing, unless `ends`; half of the drafts are right."""
+
+    ends = False
+    """While set, every token is the end id."""
 
     def __init__(self, facts: ModelFacts, shape: RunnerShape, device: Device) -> None:
         self.facts, self.shape = facts, shape
@@ -80,7 +85,7 @@ class PreparedRunner(Runner):
         emitted[decode:] = layout.samples[decode:]
         return StepResult(
             step=plan.step,
-            tokens=self._tokens[turn, :count],
+            tokens=np.full_like(self._tokens[turn, :count], END) if self.ends else self._tokens[turn, :count],
             emitted=emitted,
             drafted=layout.query_lengths - 1,
             positions=plan.first_positions,
