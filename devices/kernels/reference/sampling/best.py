@@ -33,12 +33,15 @@ def likeliest(logits_rows_vocab: Tensor) -> tuple[Tensor, Tensor]:
 def best(logits_rows_vocab: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Values and ids `[rows, count]` of the best tokens, best first, the lowest id first among equals."""
     vocab = logits_rows_vocab.shape[1]
-    if logits_rows_vocab.dtype != torch.float32 or 4 * count * _GROUP > 3 * vocab:
+    if logits_rows_vocab.dtype != torch.float32 or 8 * count > vocab:
         values, ids = logits_rows_vocab.sort(dim=-1, descending=True, stable=True)
         return values[:, :count], ids[:, :count]
+    numbers = torch.arange(vocab, device=logits_rows_vocab.device)
+    if 4 * count * _GROUP > 3 * vocab:  # so many groups would be no fewer tokens
+        ids = _ordered(logits_rows_vocab, numbers).topk(count, dim=-1).indices
+        return logits_rows_vocab.gather(1, ids), ids
     maxima = _group_maxima(logits_rows_vocab)
-    numbers = torch.arange(maxima.shape[1], device=maxima.device)
-    groups = _ordered(maxima, numbers).topk(min(count, maxima.shape[1]), dim=-1).indices
+    groups = _ordered(maxima, numbers[: maxima.shape[1]]).topk(count, dim=-1).indices
     members, ids = _members(logits_rows_vocab, groups)
     place = _ordered(members, ids).topk(count, dim=-1).indices
     return members.gather(1, place), ids.gather(1, place)
