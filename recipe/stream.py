@@ -53,6 +53,8 @@ class OutputStream:
         self._usage = Usage(reasoning_tokens=0 if self._counts_reasoning(options) else None)
         self._output_tokens = self._reasoning_tokens = 0
         self.finished = False
+        self.cached_tokens: int | None = None
+        """Prompt tokens that came from a cache, where that is known only at the end."""
 
     def _counts_reasoning(self, options: ParsingOptions) -> bool:
         return self._vocabulary is not None and options.thinking_start is not None
@@ -147,8 +149,10 @@ class OutputStream:
     def usage(self) -> Usage:
         """Tokens so far. Reasoning is counted as sampled, newlines and all, not by encoding it again."""
         counts = self._usage.reasoning_tokens is not None
+        cached = self._usage.cached_tokens if self.cached_tokens is None else self.cached_tokens
         return msgspec.structs.replace(
             self._usage,
+            cached_tokens=cached,
             output_tokens=self._output_tokens,
             reasoning_tokens=self._reasoning_tokens if counts else None,
         )

@@ -42,6 +42,7 @@ class Vocabulary:
         self.tokenizer, self.tokens = tokenizer, tokens
         self.pieces = tokenizer.token_bytes.pieces
         self.dsml_id, self.thinking_end_id = self._find(tokens.dsml), self._find(tokens.thinking_end)
+        self.end_id = self._find(tokens.eos)
         separators = (_PADDING, *(getattr(tokens, name) for name in _SEPARATORS))
         self.hidden_ids = frozenset(
             found for spelling in separators if (found := self._find(spelling)) is not None

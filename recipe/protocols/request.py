@@ -18,7 +18,7 @@ class OutputConstraint(msgspec.Struct, frozen=True):
     """What constrained decoding would enforce.
 
     `schema` is compact JSON of a schema ("" for any JSON object) or of a list of function tools, or a regular
-    expression. `is_required`: the client asked for enforcement (`strict`, a format, a required call), so that
+    expression. `is_required`: the client asked for enforcement (`strict`, a schema, an expression), so that
     going on without would be a lie.
     """
 

@@ -99,11 +99,10 @@ def tool_constraint(tools: Sequence[ToolDefinition], choice: ToolChoice) -> Outp
     """What would hold the model to the schemas of its tools."""
     if not tools:
         return None
-    is_required = choice == "required"
     return OutputConstraint(
-        "tool_call_required" if is_required else "tool_call",
+        "tool_call_required" if choice == "required" else "tool_call",
         compact([_constraint_entry(tool) for tool in tools]),
-        is_required=is_required or any(tool.strict for tool in tools),
+        is_required=any(tool.strict for tool in tools),
     )
 
 

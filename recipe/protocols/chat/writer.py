@@ -27,6 +27,28 @@ class ChatHeader(msgspec.Struct, frozen=True):
     created: int
 
 
+class ChatUsage:
+    """What all choices of a response used together. Said by the one that ends last."""
+
+    def __init__(self, choices: int = 1) -> None:
+        self._unfinished = choices
+        self.total = Usage()
+
+    def add(self, usage: Usage) -> bool:
+        """Whether this was the last choice. The prompt counts once."""
+        self._unfinished -= 1
+        reasoning = usage.reasoning_tokens
+        if reasoning is not None:
+            reasoning += self.total.reasoning_tokens or 0
+        self.total = Usage(
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            self.total.output_tokens + usage.output_tokens,
+            reasoning,
+        )
+        return not self._unfinished
+
+
 class ChatCall(msgspec.Struct):
     index: int
     id: str
@@ -46,8 +68,9 @@ class ChatWriter:
         usage_on_every_chunk: bool = False,
         index: int = 0,
         call_ids: CallIds | None = None,
+        shared_usage: ChatUsage | None = None,
     ) -> None:
-        """`usage_on_every_chunk`: a null field, where the client asked for usage."""
+        """`usage_on_every_chunk`: null, where the client asked for usage. `shared_usage`: of n > 1."""
         self._header, self._index, self._thinking_start = header, index, thinking_start
         self._tail = b',"usage":null}' if usage_on_every_chunk else b"}"
         self._call_ids = call_ids or CallIds()
@@ -58,7 +81,7 @@ class ChatWriter:
         self._calls: list[ChatCall] = []
         self._logprobs: dict[str, list[Logprob]] = {}
         self._finish_reason: str | None = None
-        self._usage = Usage()
+        self._usage = shared_usage or ChatUsage()
         is_thinking = thinking_start is not None
         self._content_delta = (
             b'{"content":',
@@ -134,11 +157,12 @@ class ChatWriter:
         )
 
     def end(self, finish: Finish, usage: Usage, stop_sequence: str | None = None) -> list[ServerEvent]:
-        self._usage = usage
+        is_last = self._usage.add(usage)
         self._finish_reason = reason = self._reason(finish)
         before, after = self._content_delta
-        data = b'%b%b""%b,"logprobs":null,"finish_reason":"%b"}],"usage":%b}' % (
-            self._head, before, after, reason.encode(), encode_json(usage_body(usage))
+        tail = b',"usage":%b}' % encode_json(usage_body(self._usage.total)) if is_last else self._tail
+        data = b'%b%b""%b,"logprobs":null,"finish_reason":"%b"}]%b' % (
+            self._head, before, after, reason.encode(), tail
         )  # fmt: skip
         return [ServerEvent(None, data)]
 
@@ -163,7 +187,7 @@ class ChatWriter:
         }
 
     def response(self) -> dict[str, Any]:
-        return response_body(self._header, [self.choice()], self._usage, self._fingerprint)
+        return response_body(self._header, [self.choice()], self._usage.total, self._fingerprint)
 
 
 def _started(call: ChatCall, arguments: str) -> dict[str, Any]:

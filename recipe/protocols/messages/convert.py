@@ -43,7 +43,7 @@ def convert(raw: bytes | str, options: ConversionOptions) -> ConversationRequest
     if request.system is not None:
         converter.converted.append(SystemMessage(_system_text(request.system)))
     messages = converter.convert(request.messages)
-    tools, choice = _chosen_tools(request, declared, dropped, options)
+    tools, choice = _chosen_tools(request, declared, dropped, options, thinking)
     check_choice(choice, thinking)
     stops = sampling.stop_sequences(request.stop_sequences)
     inference = InferenceOptions(
@@ -122,7 +122,9 @@ def _chosen_tools(
     declared: list[ToolDefinition],
     dropped: set[str],
     options: ConversionOptions,
+    thinking: bool,
 ) -> tuple[tuple[ToolDefinition, ...], ToolChoice]:
+    """`any` is required where that can be had: a thinking model decides for itself."""
     choice = request.tool_choice
     if isinstance(choice, body.NoTool):
         return (), "none"
@@ -131,7 +133,7 @@ def _chosen_tools(
         return (), "auto"
     if isinstance(choice, body.NamedTool) and choice.name not in dropped:
         return only_named(tools, choice.name), "required"
-    if isinstance(choice, body.AnyTool) and tools and options.extensions:
+    if isinstance(choice, body.AnyTool) and tools and options.extensions and not thinking:
         return tools, "required"
     return tools, "auto"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ from ...conversation import (
     AssistantMessage,
     Conversation,
     Message,
+    ReasoningEffort,
     SystemMessage,
     ToolChoice,
     ToolDefinition,
@@ -28,9 +29,11 @@ from ..request import ConversationRequest, InferenceOptions, OutputConstraint
 from ..strict_schema import strict_format
 from ..tools import Declaration, check_choice, check_not_mixed, only_named, tool_constraint, unique
 from . import body
-from .items import ItemReader
+from .items import ItemReader, Said
 from .tools import DecodedTool, NamespaceMap, ToolNames, check_tools, decode_tools, definitions
 from .turns import TurnBuilder
+
+History = Callable[[str], tuple[Message, ...]]
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True):
@@ -40,6 +43,17 @@ class ResponsesRequest(msgspec.Struct, frozen=True):
     body: body.ResponsesBody
     namespaces: NamespaceMap
 
+    @property
+    def wants_store(self) -> bool:
+        """Whether the response is to be remembered: yes, unless the client says no."""
+        return self.body.store is not False
+
+    @property
+    def messages_to_keep(self) -> tuple[Message, ...]:
+        """The conversation without the instructions, which a following request gives anew."""
+        messages = self.request.conversation.messages
+        return messages[1:] if self.body.instructions else messages
+
 
 def convert(raw: bytes | str, options: ConversionOptions) -> ConversationRequest:
     """Raises `InvalidBodyError` for the shape of a body and `ConversionError` for its meaning."""
@@ -47,9 +61,9 @@ def convert(raw: bytes | str, options: ConversionOptions) -> ConversationRequest
 
 
 def convert_with_body(
-    raw: bytes | str, options: ConversionOptions, history: tuple[Message, ...] = ()
+    raw: bytes | str, options: ConversionOptions, history: History | None = None
 ) -> ResponsesRequest:
-    """The same with what a response needs. `history` is a conversation to go on with."""
+    """The same with what a response needs. `history` finds an earlier conversation by its response's id."""
     request: body.ResponsesBody = body.decode(raw)
     items = _decoded_items(request)
     tools = decode_tools(request.tools or (), "tools")
@@ -64,38 +78,19 @@ def convert_with_body(
     builder = TurnBuilder(thinking, names)
     if request.instructions:
         builder.messages.append(SystemMessage(request.instructions))
-    builder.messages += history
-    if isinstance(request.input, str):
-        builder.messages.append(UserMessage(request.input))
-    reader = ItemReader(options, version, names)
-    reader.check_found_tools(items)
-    read = (reader.read(item, index) for index, item in items)
-    builder.build(piece for piece in read if piece is not None)
+    if options.extensions and history is not None and request.previous_response_id is not None:
+        builder.go_on(history(_text(request.previous_response_id, "previous_response_id")))
+    _read_items(request, items, ItemReader(options, version, names), builder)
     _check_reasoning(builder.messages, _has_tools(tools) or bool(builder.searches), thinking, options)
-    declared = definitions(tools, names)
-    chosen, choice = _chosen_tools(request, chain(declared, builder.found_tools()), options)
-    messages = builder.announce({tool.name: tool for tool in chosen})
-    check_choice(choice, thinking)
-    _check_json_word(request, messages)
-    response_format, constraint = _format(request)
-    check_not_mixed(chosen)
-    if response_format and any(tool.strict for tool in chosen):
-        raise ConversionError("response_format should not be used with tools")
-    conversation = Conversation(
-        messages=messages,
-        thinking_mode=thinking,
-        tools=chosen,
-        tool_choice=choice,
-        reasoning_effort=effort,
-        **response_format,
-    )
+    conversation, constraint = _conversation(request, definitions(tools, names), builder, options, effort)
+    chosen, choice = conversation.tools, conversation.tool_choice
     inference = InferenceOptions(
         temperature=sampling.temperature(request.temperature, thinking, options),
         top_p=sampling.top_p(request.top_p, thinking, version, bool(chosen), options),
         logprobs=request.top_logprobs is not None,
         top_logprobs=_top_logprobs(request),
         max_tokens=sampling.max_tokens(request.max_output_tokens, thinking, options),
-        output_constraint=tool_constraint(chosen, choice) or constraint,
+        output_constraint=constraint,
     )
     converted = ConversationRequest(
         conversation=conversation,
@@ -114,6 +109,44 @@ def convert_with_body(
         retention=request.prompt_cache_retention if options.extensions else None,
     )
     return ResponsesRequest(converted, request, names.namespaces)
+
+
+def _read_items(
+    request: body.ResponsesBody,
+    items: list[tuple[int, body.Item]],
+    reader: ItemReader,
+    builder: TurnBuilder,
+) -> None:
+    reader.check_found_tools(items)
+    read = (reader.read(item, index) for index, item in items)
+    said = [Said(UserMessage(request.input))] if isinstance(request.input, str) else []
+    builder.build(chain(said, (piece for piece in read if piece is not None)))
+
+
+def _conversation(
+    request: body.ResponsesBody,
+    declared: Iterable[Declaration],
+    builder: TurnBuilder,
+    options: ConversionOptions,
+    effort: ReasoningEffort | None,
+) -> tuple[Conversation, OutputConstraint | None]:
+    chosen, choice = _chosen_tools(request, chain(declared, builder.found_tools()), options)
+    messages = builder.announce({tool.name: tool for tool in chosen})
+    check_choice(choice, builder.thinking)
+    _check_json_word(request, messages)
+    response_format, constraint = _format(request)
+    check_not_mixed(chosen)
+    if response_format and any(tool.strict for tool in chosen):
+        raise ConversionError("response_format should not be used with tools")
+    conversation = Conversation(
+        messages=messages,
+        thinking_mode=builder.thinking,
+        tools=chosen,
+        tool_choice=choice,
+        reasoning_effort=effort,
+        **response_format,
+    )
+    return conversation, tool_constraint(chosen, choice) or constraint
 
 
 def _known_to(version: ModelVersion, tools: list[DecodedTool]) -> list[DecodedTool]:
@@ -214,6 +247,12 @@ def _check_reasoning(
             and (has_tools or message.tool_calls)
         ):
             raise ConversionError("The `reasoning_text` in the thinking mode must be passed back to the API.")
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ConversionError(f"Invalid {name} value, expected a string")
+    return value
 
 
 def _cache_key(request: body.ResponsesBody, options: ConversionOptions) -> str | None:

@@ -42,7 +42,7 @@ class TurnBuilder:
     """Puts the pieces of one request together. `thinking` decides what becomes of reasoning."""
 
     def __init__(self, thinking: bool, names: ToolNames) -> None:
-        self._thinking, self._names = thinking, names
+        self.thinking, self._names = thinking, names
         self.messages: list[Message] = []
         self.searches: dict[int, list[DecodedTool]] = {}
         """By the place in `messages` of the announcement: the tools a search brought up."""
@@ -51,6 +51,17 @@ class TurnBuilder:
         self._reasoning: str | None = None
         self._call_ids: set[str] = set()
         self._answered: set[str] = set()
+
+    def go_on(self, messages: tuple[Message, ...]) -> None:
+        """Put a conversation in front. Calls it ends with may be answered now."""
+        last = messages[-1] if messages else None
+        if not (isinstance(last, AssistantMessage) and last.tool_calls):
+            self.messages += messages
+            return
+        self.messages += messages[:-1]
+        self._turn = _Turn(last.reasoning_content)
+        self._turn.content, self._turn.calls = last.content, list(last.tool_calls)
+        self._call_ids.update(call.id for call in last.tool_calls)
 
     def build(self, pieces: Iterable[Piece]) -> None:
         """Raises `ConversionError`."""
@@ -146,7 +157,7 @@ class TurnBuilder:
         turn, self._turn = self._turn, None
         if turn is None:
             return
-        reasoning = (turn.reasoning or "") if self._thinking else None
+        reasoning = (turn.reasoning or "") if self.thinking else None
         self.messages.append(AssistantMessage(turn.content, reasoning, tuple(turn.calls) or None))
         self.messages += [turn.results[call.id] for call in turn.calls]
         for tools in turn.searches:

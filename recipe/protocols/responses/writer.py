@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ...conversation import AssistantMessage, ToolCall
 from ...parsing.events import (
     CallArguments,
     CallEnded,
@@ -59,6 +60,7 @@ class ResponsesWriter:
         self._item: OpenItem | None = None
         self._has_reasoning = False
         self._last_call_complete = True
+        self._said = _Said()
         created = int(clock()) if created is None else created
         self._body = _response_body(id, model, created, request.body, echoed(tools), stored)
 
@@ -80,17 +82,20 @@ class ResponsesWriter:
         written: list[ServerEvent] = []
         for event in events:
             if isinstance(event, ContentText):
+                self._said.content.append(event.text)
                 if not isinstance(self._item, MessageItem):
                     written += self._close("completed")
                     written += self._open(MessageItem(self._id, len(self._output)))
                 written += self._delta(event.text, logprobs)
                 logprobs = ()
             elif isinstance(event, ReasoningText):
+                self._said.reasoning.append(event.text)
                 if self._item is None:
                     self._has_reasoning = True
                     written += self._open(ReasoningItem(self._id, len(self._output)))
                 written += self._delta(event.text, ())
             elif isinstance(event, CallArguments):
+                self._said.calls[-1][2].append(event.text)
                 written += self._delta(event.text, ())
             elif isinstance(event, CallStarted):
                 written += self._call(event.name)
@@ -126,6 +131,7 @@ class ResponsesWriter:
             self._item.phase = "commentary"
         closed = self._close("completed")
         call_id = self._call_ids.new(without_reasoning=self._thinking and not self._has_reasoning)
+        self._said.calls.append((call_id, name, []))
         index = len(self._output)
         item: OpenItem
         if name == APPLY_PATCH and self._custom:
@@ -153,6 +159,21 @@ class ResponsesWriter:
 
     def response(self) -> dict[str, Any]:
         return self._body
+
+    def message(self) -> AssistantMessage:
+        """What was said, for a conversation to go on with."""
+        said = self._said
+        calls = tuple(ToolCall(call_id, name, "".join(pieces)) for call_id, name, pieces in said.calls)
+        return AssistantMessage("".join(said.content), "".join(said.reasoning), calls or None)
+
+
+class _Said:
+    """The output as the model's own next prompt will show it."""
+
+    def __init__(self) -> None:
+        self.reasoning: list[str] = []
+        self.content: list[str] = []
+        self.calls: list[tuple[str, str, list[str]]] = []  # id, name, pieces of the arguments
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:
