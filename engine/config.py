@@ -253,6 +253,12 @@ EDGE_VALUES: tuple[EdgeValue, ...] = (
     ),
     _row("empty bad word", InvalidParameterError, "would match everywhere", params=_params(bad_words=((),))),
     _row(
+        "bad word of 17 ids",
+        InvalidParameterError,
+        "at most 16: the device remembers so many tokens",
+        params=_params(bad_words=((3,) * 17,)),
+    ),
+    _row(
         "bad word of one id",
         {"edits": TokenEdits(bias=((3, -math.inf),))},
         "the id is banned",

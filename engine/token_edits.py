@@ -21,6 +21,9 @@ _BIAS = 100.0
 _REPETITION = (0.01, 100.0)
 """Bounds as in the field. Beyond them a small temperature overflows float32 for no further effect."""
 
+LONGEST_WORD = 16
+"""Ids of a bad word: the device keeps so many recent tokens less one per word, for every slot."""
+
 
 def token_edits(
     params: SamplingParams, limits: RequestLimits, early_bans: Collection[int]
@@ -67,6 +70,9 @@ def _check_numbers(params: SamplingParams) -> None:
             )
     if any(not word for word in params.bad_words):
         raise InvalidParameterError("bad_words", params.bad_words, "words that are not empty")
+    longest = max(map(len, params.bad_words), default=0)
+    if longest > LONGEST_WORD:
+        raise InvalidParameterError("bad_words", f"a word of {longest} ids", f"at most {LONGEST_WORD}")
 
 
 def _check_ids(field: str, ids: Collection[int], limits: RequestLimits) -> None:

@@ -113,7 +113,7 @@ def ring_sizes(shape: RunnerShape) -> RingSizes:
     """Room for three of the largest plans and results; memory that is never touched costs nothing."""
     slots, width = shape.sequence_slots, shape.draft_tokens + 1
     plan = shape.max_rows * 4 + slots * (shape.table_columns * 12 + shape.max_stop_ids * 4 + 256)
-    lists = 40 * shape.max_listed_ids + 8 * shape.max_positions  # of one newcomer with every kind of edit
+    lists = 64 * shape.max_listed_ids + 8 * shape.max_positions  # of one newcomer with every kind of edit
     plan += slots * lists
     result = slots * (256 + width * (16 + shape.max_logprobs * 8))
     return RingSizes(requests=3 * _generous(plan), answers=3 * _generous(result))
