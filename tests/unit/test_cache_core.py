@@ -26,9 +26,9 @@ def make_cache(**fields: Any) -> CacheCore:
     return CacheCore(setup.shape(), setup.facts(), setup.prefix_cache)
 
 
-def candidate(key: int, length: int, *, rows: int = 100, first: int = 0) -> Candidate:
-    tokens = np.arange(first, first + length, dtype=np.int32).tobytes()
-    return Candidate(sequence_key=key, tokens=tokens, salt=b"", chunk_rows=rows)
+def candidate(key: int, length: int, *, rows: int = 100, headroom: int = 0) -> Candidate:
+    tokens = np.arange(length, dtype=np.int32).tobytes()
+    return Candidate(sequence_key=key, tokens=tokens, salt=b"", chunk_rows=rows, headroom=headroom)
 
 
 def reserve(cache: CacheCore, **fields: Any) -> Grant:
@@ -107,6 +107,21 @@ def test_what_one_candidate_was_promised_the_next_cannot_have() -> None:
     grant = reserve(make_cache(), candidates=candidates)
     assert [entry.sequence_key for entry in grant.admitted] == [1, 3]
     assert grant.free == 8
+
+
+@pytest.mark.parametrize(
+    ("headrooms", "admitted"),
+    [((0, 0, 0), [1, 2, 3]), ((5, 0, 0), [1, 3]), ((2, 2, 1), [1, 2]), ((8, 0, 0), [2, 3])],
+)
+def test_room_for_what_candidates_will_generate_is_promised_too(
+    headrooms: tuple[int, ...], admitted: list[int]
+) -> None:
+    candidates = tuple(
+        candidate(key, length, headroom=headroom)
+        for key, length, headroom in zip((1, 2, 3), (10, 10, 2), headrooms, strict=True)
+    )
+    grant = reserve(make_cache(), candidates=candidates)
+    assert [entry.sequence_key for entry in grant.admitted] == admitted
 
 
 def test_a_hit_shares_blocks_and_names_the_state_to_restore() -> None:

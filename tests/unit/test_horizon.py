@@ -80,3 +80,16 @@ def test_steps_planned_the_long_way_use_up_the_horizon_too() -> None:
     driver.run()
     driver.check_text()
     assert next(iter(driver.hits)) == 1
+
+
+def test_a_newcomer_ends_the_horizon_of_those_who_were_there() -> None:
+    """Its first plan needs a block, so nobody has looked ahead for both when its last token is planned."""
+    driver = Driver(Setup(block_tokens=32, max_context=160, blocks=14, slots=2, prefix_cache=False))
+    driver.submit(make_request(1, [1, 2, 3], max_output=100))
+    for _ in range(3):
+        driver.step()
+    driver.submit(make_request(2, [2] * 32, max_output=5))
+    driver.run()
+    driver.check_text()
+    decoded = [plan.layout.sequence_keys[: plan.layout.decode_count].tolist() for plan in driver.plans]
+    assert sum(2 in keys for keys in decoded) == 4
