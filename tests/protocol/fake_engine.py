@@ -42,8 +42,12 @@ class FakeStream:
         self, engine: FakeEngine, scripts: Sequence[Script], prompt: Any, params: SamplingParams
     ) -> None:
         self._engine, self._scripts, self._prompt, self._params = engine, scripts, prompt, params
-        self.closed = False
+        self.closing = asyncio.Event()
         self._deltas = self._generate()
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
 
     async def start(self) -> FakeStream:
         if self._engine.refusal is not None:
@@ -54,17 +58,15 @@ class FakeStream:
         return self._deltas
 
     async def aclose(self) -> None:
-        self.closed = True
+        self.closing.set()
         await self._deltas.aclose()
 
     async def _generate(self) -> AsyncGenerator[Delta, None]:
-        if self._engine.gate is not None:
-            await self._engine.gate.wait()
         wants_logprobs = self._params.logprobs is not None
         for index, script in enumerate(self._scripts[: self._params.n]):
             ids = script.token_ids[: self._params.max_tokens]
             for token in ids:
-                await asyncio.sleep(0)
+                await self._engine.turn()
                 logprobs = (
                     (TokenLogprob(token, -0.5, ((token, -0.5), (token + 1, -1.5))),)
                     if wants_logprobs
@@ -120,6 +122,10 @@ class FakeEngine:
         self.streams.append(FakeStream(self, scripts, prompt, params))
         self.on_stream()
         return self.streams[-1]
+
+    async def turn(self) -> None:
+        """One token's time."""
+        await (asyncio.sleep(0) if self.gate is None else self.gate.wait())
 
     def prompt_text(self, index: int = -1) -> str:
         return self.tokenizer.decode(self.prompts[index], skip_special_tokens=False)

@@ -11,21 +11,10 @@ from stepahead import EngineClosedError, FinishReason, QueueFullError, RequestFa
 from stepahead.recipe.http import create_app
 from stepahead.recipe.server.options import ServerOptions
 
+from .answers import CALL, CUT_CALL, SCHEMA, THOUGHT
 from .asgi_client import Answer, call
 from .fake_engine import FakeEngine, Script
 
-THOUGHT = "Let me see.</think>It is sunny."
-CALL = (
-    'I should look.</think>Looking.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="get_weather">\n'
-    '<｜DSML｜ parameter name="city" string="true">Paris</｜DSML｜ parameter>\n'
-    '<｜DSML｜ parameter name="days" string="false">2</｜DSML｜ parameter>\n'
-    "</｜DSML｜ invoke>\n</｜DSML｜ calls>"
-)
-CUT_CALL = (
-    'x</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="get_weather">\n'
-    '<｜DSML｜ parameter name="city" string="true">Par'
-)
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
 OFF = {"type": "disabled"}
 
