@@ -40,12 +40,12 @@ class StepCommit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> StepCommit:
-    """Judges a step's result and advances `table.output` by the tokens that count.
+    """Judges a step's result and takes the tokens that count off `table.left`.
 
     A row whose sequence ended in an earlier step is judged like any other: who reads the commit knows.
     """
     rows, emitted = table.rows(layout), result.emitted
-    room = table.max_output[rows] - table.output[rows]
+    room = table.left[rows]
     counts = np.minimum(emitted, room)
     finish = np.zeros(counts.size, dtype=np.int8)
     ended = False
@@ -59,7 +59,10 @@ def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> St
         full &= layout.samples & (finish == RUNNING)
         ended |= bool(full.any())
         finish[full] = LENGTH
-    table.output[rows] += counts
+    if isinstance(rows, slice):
+        np.subtract(room, counts, room)
+    else:
+        table.left[rows] = room - counts
     advanced, accepted = counts, emitted - 1
     if layout.decode_count < counts.size:
         prompts = slice(layout.decode_count, None)

@@ -31,12 +31,12 @@ from .edits import edit_rows
 
 
 class SamplingTable:
-    """Arrays over slots. `output` is advanced by `commit.resolve`, everything else by `occupy`."""
+    """Arrays over slots. `left`, the tokens a sequence may still give, is reduced by `commit.resolve`,
+    everything else is written by `occupy`."""
 
     def __init__(self, shape: RunnerShape) -> None:
         slots = 1 + shape.sequence_slots
-        self.output: Int32s = np.zeros(slots, dtype=np.int32)
-        self.max_output: Int32s = np.zeros(slots, dtype=np.int32)
+        self.left: Int32s = np.zeros(slots, dtype=np.int32)
         self.end_ids: Int32s = np.full((slots, shape.max_stop_ids), NO_TOKEN, dtype=np.int32)
         self.logprobs: Int32s = np.full(slots, -1, dtype=np.int32)
         self.greedy: Bools = np.ones(slots, dtype=np.bool_)
@@ -50,8 +50,9 @@ class SamplingTable:
         if not occupants:
             return self._nobody
         rows = _sampling_rows(occupants, self.end_ids.shape[1])
-        self.output[rows.slots] = [occupant.output for occupant in occupants]
-        self.max_output[rows.slots] = [occupant.request.params.max_output for occupant in occupants]
+        self.left[rows.slots] = [
+            occupant.request.params.max_output - occupant.output for occupant in occupants
+        ]
         self.end_ids[rows.slots] = rows.end_ids
         self.logprobs[rows.slots] = rows.logprobs
         self.greedy[rows.slots] = rows.temperature == 0
@@ -80,18 +81,17 @@ class SamplingTable:
 
         A permission to look closer: no step without such an id compares any with the table of end ids.
         """
-        found: Bools = self._ends.take(tokens + 1, mode="clip")
+        found: Bools = self._ends.take(tokens, mode="clip")  # NO_TOKEN asks for id 0: a look in vain at worst
         return found
 
     def _remember_ends(self, end_ids: Int32s) -> None:
-        """Index 0 is NO_TOKEN and the last index everything beyond: both never end anything."""
-        needed = int(end_ids.max(initial=NO_TOKEN)) + 3
+        """The last index stands for every id beyond, which ends nothing."""
+        needed = int(end_ids.max(initial=NO_TOKEN)) + 2
         if needed > self._ends.size:
             grown = np.zeros(needed, dtype=np.bool_)
             grown[: self._ends.size] = self._ends
             self._ends = grown
-        self._ends[end_ids + 1] = True
-        self._ends[0] = False
+        self._ends[end_ids[end_ids != NO_TOKEN]] = True
 
 
 def _sampling_rows(occupants: Sequence[Occupant], width: int) -> SamplingRows:

@@ -41,8 +41,12 @@ class Ledger:
         self.seniority: Int64s = np.zeros(slots, dtype=np.int64)
         counters: Int32s = np.zeros((9, slots), dtype=np.int32)
         self._counters = counters
-        self.length, self.cached, self.inflight, self.sampling, self.prefill_end = counters[:5]
-        self.output, self.max_output, self.block_count, self.published = counters[5:]
+        # Neighbours change together: a decode step's plan is one operation on two rows, its commit two on five.
+        self._grown, self._flying = counters[:3], counters[3:5]
+        self.length, self.output, self.cached, self.inflight, self.sampling = counters[:5]
+        self.prefill_end, self.max_output, self.block_count, self.published = counters[5:]
+        self._decode_planned: Int32s = np.array([[limits.width], [1]], dtype=np.int32)
+        self._decode_done: Int32s = -self._decode_planned
         self.table: Int32s = np.zeros((slots, limits.table_columns), dtype=np.int32)
         self.tokens: Int32s = np.empty((slots, limits.max_positions), dtype=np.int32)
         self._columns: Int64s = np.arange(limits.width, dtype=np.int64)
@@ -102,10 +106,8 @@ class Ledger:
     def plan(self, layout: BatchLayout) -> None:
         """Counts a planned step in; a prompt whose last chunk it holds decodes from the next plan on."""
         rows = self.rows(layout)
-        if isinstance(rows, slice) and layout.decode_count == layout.slots.size:
-            inflight, sampling = self.inflight[rows], self.sampling[rows]
-            np.add(inflight, self.limits.width, inflight)
-            np.add(sampling, 1, sampling)
+        if layout.decode_count == layout.slots.size:
+            _add(self._flying, rows, self._decode_planned)
             return
         self.inflight[rows] += layout.reach
         self.sampling[rows] += layout.samples
@@ -143,20 +145,15 @@ class Ledger:
             self.tokens[slots[:, None], lengths[:, None] + self._columns] = tokens
 
     def _advance(self, rows: Rows, counts: Int32s, advanced: Int32s, reach: Int32s, samples: Bools) -> None:
-        if isinstance(rows, slice):  # `array[rows] += x` would copy the view onto itself once more
-            length, output, cached = self.length[rows], self.output[rows], self.cached[rows]
-            inflight, sampling = self.inflight[rows], self.sampling[rows]
-            np.add(length, counts, length)
-            np.add(output, counts, output)
-            np.add(cached, advanced, cached)
-            np.subtract(inflight, reach, inflight)
-            np.subtract(sampling, samples, sampling)
-        else:
-            self.length[rows] += counts
-            self.output[rows] += counts
-            self.cached[rows] += advanced
-            self.inflight[rows] -= reach
-            self.sampling[rows] -= samples
+        if advanced is counts:  # nothing but decode rows
+            _add(self._grown, rows, counts)
+            _add(self._flying, rows, self._decode_done)
+            return
+        self.length[rows] += counts
+        self.output[rows] += counts
+        self.cached[rows] += advanced
+        self.inflight[rows] -= reach
+        self.sampling[rows] -= samples
 
     # Readers.
 
@@ -205,3 +202,12 @@ class Ledger:
         for rule, holds in rules.items():
             if np.count_nonzero(holds) < holds.size:
                 raise AssertionError(f"slot {int(np.flatnonzero(~holds)[0])} breaks: {rule}")
+
+
+def _add(counters: Int32s, rows: Rows, amounts: Int32s) -> None:
+    """Adds to some columns of counters."""
+    if isinstance(rows, slice):  # `array[rows] += x` would copy the view onto itself once more
+        view = counters[:, rows]
+        np.add(view, amounts, view)
+    else:
+        counters[:, rows] += amounts

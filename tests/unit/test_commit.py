@@ -69,7 +69,7 @@ def test_decode_rows(
     assert commit.finish.tolist() == [finish]
     assert commit.any_finish == (finish != RUNNING)
     assert (commit.drafted.tolist(), commit.accepted.tolist()) == ([DRAFTS], [len(tokens) - 1])
-    assert table.output[2] == output + count
+    assert table.left[2] == max_output - output - count
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_prompt_rows_advance_by_their_chunk(
 def test_a_row_without_finite_logits_fails_alone_and_gives_nothing(prompt_rows: int) -> None:
     commit, table = commit_of([9], finite=False, end_ids=(9,), prompt_rows=prompt_rows)
     assert (commit.counts.tolist(), commit.finish.tolist(), commit.any_finish) == ([0], [FAILED], True)
-    assert table.output[2] == 0
+    assert table.left[2] == 100
 
 
 def test_the_end_ids_of_one_sequence_do_not_end_another() -> None:
