@@ -41,7 +41,7 @@ class Ledger:
         self.seniority: Int64s = np.zeros(slots, dtype=np.int64)
         counters: Int32s = np.zeros((9, slots), dtype=np.int32)
         self._counters = counters
-        # Neighbours change together: a decode step's plan is one operation on two rows, its commit two on five.
+        # Neighbours change together: a decode step's plan is one operation on two rows, its commit two on 5.
         self._grown, self._flying = counters[:3], counters[3:5]
         self.length, self.output, self.cached, self.inflight, self.sampling = counters[:5]
         self.prefill_end, self.max_output, self.block_count, self.published = counters[5:]
