@@ -118,11 +118,7 @@ class Peer:
     """`DeepseekV4ForCausalLM` with grouped products for experts, its fastest way on a CPU."""
 
     def __init__(self, config: ModelConfig) -> None:
-        from transformers import DeepseekV4ForCausalLM
-
-        torch.manual_seed(0)
-        self.model = DeepseekV4ForCausalLM(peer_config(config)).eval()
-        self.model.set_experts_implementation("grouped_mm")
+        self.model = peer_model(config)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
     @torch.inference_mode()
@@ -154,6 +150,16 @@ def _joined(caches: list[Any]) -> Any:
                 setattr(target, name, joined)
         target.values = target.keys  # one vector is both
     return first
+
+
+def peer_model(config: ModelConfig) -> Any:
+    """V4 of our dimensions with random weights."""
+    from transformers import DeepseekV4ForCausalLM
+
+    torch.manual_seed(0)
+    model = DeepseekV4ForCausalLM(peer_config(config)).eval()
+    model.set_experts_implementation("grouped_mm")
+    return model
 
 
 def peer_config(config: ModelConfig) -> Any:
