@@ -100,6 +100,11 @@ def test_a_row_without_finite_logits_fails_alone_and_gives_nothing(prompt_rows: 
     assert table.left[2] == 100
 
 
+def test_a_request_for_no_token_does_not_fail_for_want_of_one() -> None:
+    commit, _ = commit_of([9], finite=False, prompt_rows=6, max_output=0)
+    assert (commit.counts.tolist(), commit.finish.tolist()) == ([0], [LENGTH])
+
+
 def test_the_end_ids_of_one_sequence_do_not_end_another() -> None:
     table = SamplingTable(Setup().shape())
     table.occupy([occupant(1, max_output=9, end_ids=(5,)), occupant(2, max_output=9, end_ids=(6,))])
