@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import stepahead.engine.nano
-from stepahead.engine.commands.generate import chat_prompt
 from stepahead.engine.model.checkpoint.layout import tensor_specs
 from stepahead.engine.model.checkpoint.reader import CheckpointReader
 from stepahead.engine.model.v41.config import ModelConfig, load_config
 from stepahead.engine.model.v41.numerics import exact
 from stepahead.engine.model.v41.token_map import engram_token_map
+from stepahead.engine.text.chat import chat_tokens
 from stepahead.engine.text.tokenizer import Tokenizer
 from tests.fidelity.fast_path import FastModel, Session
 
@@ -64,7 +64,7 @@ def continuations(model: FastModel, tokenizer: Tokenizer) -> dict[str, Continuat
     """All prompts continued side by side, a row each and step."""
     model.reset()
     prompts = {text: tokenizer.encode(text) for text in PLAIN}
-    prompts |= {text: chat_prompt(tokenizer, text) for text in CHATS}
+    prompts |= {text: chat_tokens(tokenizer, [{"role": "user", "content": text}]) for text in CHATS}
     sessions = {text: model.session() for text in prompts}
     answers: dict[str, list[int]] = {text: [] for text in prompts}
     ended: set[str] = set()
