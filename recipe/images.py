@@ -79,11 +79,16 @@ class PreparedImage(msgspec.Struct, frozen=True):
 
 def image_grid(width: int, height: int) -> Grid:
     """The grid of an image of this size. Exact: the prompt's positions depend on it."""
-    scaled_width, scaled_height = width, height
+    scaled_width, scaled_height = _up(width), _up(height)
     if 0 < width * height < MIN_PIXELS:
         scale = math.sqrt(MIN_PIXELS / (width * height))
-        scaled_width, scaled_height = int(width * scale), int(height * scale)
-    grid = _grid(_up(scaled_height), _up(scaled_width))
+        scaled_width, scaled_height = _up(int(width * scale)), _up(int(height * scale))
+        if scaled_width * scaled_height < MIN_PIXELS:  # a short side lost a fraction worth many pixels
+            if scaled_width < scaled_height:
+                scaled_height = _up(-(-MIN_PIXELS // scaled_width))
+            else:
+                scaled_width = _up(-(-MIN_PIXELS // scaled_height))
+    grid = _grid(scaled_height, scaled_width)
     return grid if grid.tokens <= MAX_TOKENS else _shrunk(width, height)
 
 
@@ -180,7 +185,7 @@ def prepare_image(data: bytes, options: ImageOptions, path: str = "") -> Prepare
     grid = image_grid(*picture.size)
     try:
         pixels = np.asarray(picture.convert("RGB").resize((grid.width, grid.height), _bicubic()))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a broken file ends in whatever the decoder of its format stumbles over
         raise ImageError(path, f"the image cannot be decoded: {error}") from error
     return PreparedImage(grid, _patches(pixels, grid))
 
@@ -190,7 +195,9 @@ def _opened(data: bytes, options: ImageOptions, path: str) -> Any:
 
     try:
         picture = Image.open(io.BytesIO(data), formats=_FORMATS)
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(path, "an image of so many pixels is too large") from error
+    except (UnidentifiedImageError, OSError, ValueError) as error:
         raise ImageError(path, "the image has none of the formats webp, png, jpeg and gif") from error
     width, height = picture.size
     if max(width, height) > options.max_side or width * height > options.max_pixels:
