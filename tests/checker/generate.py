@@ -49,7 +49,7 @@ def generate(seed: int) -> Script:
         knobs = _crowded_knobs(chances, model, knobs)
     prefixes = [chances.tokens(knobs.max_context, model.vocab_size) for _ in range(chances.between(1, 3))]
     duration = chances.of(0.0, 0.02, 0.1)
-    count = chances.of(4, 6, 9) if crowded else chances.of(1, 2, 3, 4, 6, 9, 14)
+    count = chances.of(3, 4, 6) if crowded else chances.of(1, 2, 3, 4, 6, 9)
     clients: list[Client] = []
     for _ in range(count):
         client = _client(chances, model, knobs, prefixes, duration)
@@ -216,7 +216,7 @@ def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
         "ignore_eos": chances.one_in(2),
         "detokenize": not chances.one_in(4),
     }
-    if chances.one_in(2):
+    if chances.one_in(3):
         fields["temperature"] = chances.of(1.0, 0.5, 2.0)
         fields["top_k"], fields["top_p"] = chances.of(0, 0, 3), chances.of(1.0, 1.0, 0.7)
         fields["min_p"] = chances.of(0.0, 0.0, 0.3)

@@ -38,7 +38,7 @@ def _complaints(run: Run, client: Client, heard: Heard) -> Iterator[str]:
             yield f"a stream that was never started said something: {heard}"
         return
     try:
-        answers = told(run.script.model, client, run.limits)
+        answers = told(run.script.model, client, run.limits, _wanted(client, heard))
         if client.n > run.script.knobs.queue_capacity:
             raise InvalidParameterError("n", client.n, "at most queue_capacity")
     except InvalidRequestError as error:
@@ -64,6 +64,21 @@ def _complaints(run: Run, client: Client, heard: Heard) -> Iterator[str]:
                 yield f"ended {late:g} s after its deadline"
     elif heard.error is None and not heard.left:
         yield "neither ended nor failed nor left"
+
+
+def _wanted(client: Client, heard: Heard) -> dict[int, int]:
+    """Tokens to ask the oracle for, of choices that did not end well: those heard, and the one after."""
+    if isinstance(heard.error, NotFiniteError):
+        return {}  # whether one fails is known only at its end
+    said = {
+        index: len(heard.choices[index].tokens) if index in heard.choices else 0 for index in range(client.n)
+    }
+    good = (FinishReason.STOP, FinishReason.LENGTH)
+    return {
+        index: count + 1
+        for index, count in said.items()
+        if index not in heard.choices or heard.choices[index].reason not in good
+    }
 
 
 def _has_ended(heard: Heard, index: int) -> bool:
