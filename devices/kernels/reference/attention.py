@@ -18,6 +18,10 @@ from torch import Tensor
 
 from .norm import wide_dtype
 
+CPU_ROWS = 256
+"""Rows whose keys a CPU gathers at a time. The keys of more outgrow its caches, and from 32 MB on the
+allocator gives their memory back to the system after every call: 2048 rows took twice as long."""
+
 KEY_TILE = 64
 """Keys over which the publisher's kernel keeps one running maximum (model_spec 2.5, level N1)."""
 
@@ -34,6 +38,10 @@ class KeyIndex(NamedTuple):
         missing = index_rows_keys < 0
         bias = torch.zeros(missing.shape, dtype=wide, device=missing.device).masked_fill_(missing, -torch.inf)
         return cls(index_rows_keys.clamp(min=0).flatten(), bias)
+
+    def of_rows(self, start: int, end: int) -> KeyIndex:
+        count = self.bias.shape[1]
+        return KeyIndex(self.slots[start * count : end * count], self.bias[start:end])
 
 
 def sparse_attention(
@@ -53,12 +61,36 @@ def sparse_attention(
     by tile before the value product, as in the publisher's low-precision kernel; the denominator keeps the
     unrounded ones.
     """
-    wide = wide_dtype(query_rows_heads_dim.dtype)
-    query = query_rows_heads_dim.to(wide)
-    sink = sink_heads.to(wide)
-    parts = [_Keys.gather(window_pool, window_index)]
+    sources = [(window_pool, window_index)]
     if entry_pool is not None and entry_index is not None:
-        parts.append(_Keys.gather(entry_pool, entry_index))
+        sources.append((entry_pool, entry_index))
+    rows = query_rows_heads_dim.shape[0]
+    if query_rows_heads_dim.device.type != "cpu" or rows <= CPU_ROWS:
+        return _attend(query_rows_heads_dim, sources, sink_heads, scale, round_probabilities)
+    pieces = [
+        _attend(
+            query_rows_heads_dim[start : start + CPU_ROWS],
+            [(pool, index.of_rows(start, start + CPU_ROWS)) for pool, index in sources],
+            sink_heads,
+            scale,
+            round_probabilities,
+        )
+        for start in range(0, rows, CPU_ROWS)
+    ]
+    return torch.cat(pieces)
+
+
+def _attend(
+    query_rows_heads_dim: Tensor,
+    sources: list[tuple[Tensor, KeyIndex]],
+    sink_heads: Tensor,
+    scale: float,
+    round_probabilities: bool,
+) -> Tensor:
+    """`sparse_attention` over keys gathered all at once."""
+    wide = wide_dtype(query_rows_heads_dim.dtype)
+    query, sink = query_rows_heads_dim.to(wide), sink_heads.to(wide)
+    parts = [_Keys.gather(pool, index) for pool, index in sources]
     if round_probabilities:
         keys = torch.cat([part.keys for part in parts], dim=1)
         scores = torch.cat([part.scores(query, scale) for part in parts], dim=-1)
