@@ -56,9 +56,7 @@ class Result(msgspec.Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=256, metavar="N", help="requests of ours (256)")
     parser.add_argument("--sequences", type=int, default=64, metavar="N", help="of ours at a time (64)")
-    parser.add_argument(
-        "--drafts", type=int, metavar="D", help="drafts of ours (the model's own; 0 for none)"
-    )
+    parser.add_argument("--drafts", type=int, default=0, metavar="D", help="drafts of ours a step (0)")
     parser.add_argument(
         "--backing", default="thread", choices=("thread", "process"), help="of our CPU device"
     )
@@ -202,7 +200,7 @@ def _report(
         ratio = _median(ours) / _median(theirs)
         notes += [
             f"ratio {ratio:.1f}x (goal at least {GOAL:g}x)",
-            f"transformers serves every {len(sample)} of {arguments.requests} requests, spread by length",
+            f"transformers serves {len(sample)} of the {arguments.requests} requests, spread by length",
         ]
         reason = peer.no_continuous_batching
         if reason is None:
