@@ -108,7 +108,7 @@ class Application:
             await exchange.start(self._serving)
             if exchange.request.stream:
                 events = EventStream(receive, send, self._options.keep_alive_seconds, exchange.silence)
-                await events.run(exchange.frames(as_http))
+                await events.run(exchange.stream)
             else:
                 await asgi.send_json(send, 200, await asgi.while_connected(exchange.read(), receive))
 

@@ -42,6 +42,7 @@ async def serve(
         lifespan="off",
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         backlog=_BACKLOG,
         timeout_graceful_shutdown=grace_seconds,
     )

@@ -75,7 +75,7 @@ class OutputStream:
         """Text that `token_count` tokens stand for."""
         if self.finished:
             return []
-        events = self.begin() if not self._begun else []
+        events = self.begin()
         self._output_tokens += token_count
         return events + self._parsed(self._parser.push(text))
 
@@ -87,7 +87,9 @@ class OutputStream:
             raise ValueError("tokens were pushed to a stream without a vocabulary")
         if self.finished:
             return []
-        events = self.begin() if not self._begun else []
+        if self._begun and not self._one_by_one:
+            return self._push(self._decoder, token_ids)
+        events = self.begin()
         if not self._one_by_one:
             return events + self._push(self._decoder, token_ids)
         for position, token in enumerate(token_ids):
@@ -115,10 +117,10 @@ class OutputStream:
     def _parsed(self, events: list[OutputEvent]) -> list[ServerEvent]:
         if not events:
             return []
-        if self._merge:
+        if self._merge and len(events) > 1:
             events = merge_neighbours(events)
         last = events[-1]
-        if isinstance(last, StopMatched):
+        if type(last) is StopMatched:
             return self._write(events[:-1]) + self._end(Finish.STOP, last.sequence)
         return self._write(events)
 
@@ -132,7 +134,7 @@ class OutputStream:
         """The engine is done."""
         if self.finished:
             return []
-        events = self.begin() if not self._begun else []
+        events = self.begin()
         if self._decoder is not None:
             events += self._parsed(self._parser.push(self._decoder.finish()))
         if not self.finished:

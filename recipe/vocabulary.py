@@ -49,6 +49,14 @@ class Vocabulary:
         )
         """Tokens that separate turns: never text for a reader, whatever a model emits."""
         self._special_ids: dict[str, int] = {}
+        self._texts: list[str | None] | None = None
+
+    @property
+    def texts(self) -> list[str | None]:
+        """The text of every id, where its bytes are whole characters; made when first asked for."""
+        if self._texts is None:
+            self._texts = [_text(piece) for piece in self.pieces]
+        return self._texts
 
     def _find(self, spelling: str) -> int | None:
         try:
@@ -65,3 +73,10 @@ class Vocabulary:
                 raise PromptEncodingError(spelling)
             self._special_ids[spelling] = known
         return known
+
+
+def _text(piece: bytes) -> str | None:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return None

@@ -47,6 +47,14 @@ class _Kind(Enum):
     AFTER_JSON = "after JSON"
 
 
+_PLAIN: dict[_Kind, type[ReasoningText | ContentText]] = {
+    _Kind.REASONING: ReasoningText,
+    _Kind.CONTENT: ContentText,
+    _Kind.JSON: ContentText,
+}
+"""Stages in which text without a marker is shown as it is."""
+
+
 class _Stage:
     """A stage of text: which markers end it, which swallows newlines, whether stop sequences apply."""
 
@@ -55,8 +63,10 @@ class _Stage:
     ) -> None:
         self.kind, self.strips_before, self.has_stops = kind, strips_before, has_stops
         self.markers = MarkerSet(*markers)
-        self.suspects = self.markers.first_characters | ({"\n"} if strips_before is not None else set())
+        self.suspects = {"\n"} if strips_before is not None else set()
+        self.suspects |= self.markers.first_characters | {BY_ID.dsml, BY_ID.thinking_end}
         """A piece without any of these characters, and nothing kept back before it, is only text."""
+        self.plain = _PLAIN.get(kind)
 
 
 class _Stages:
@@ -96,6 +106,7 @@ class OutputParser:
         self._stage: _Stage
         self._needs_a_look: Callable[[str], object]
         self._strips_newlines: bool
+        self._plain: type[ReasoningText | ContentText] | None  # what a piece without suspects becomes
         self._owes_space = True  # the text around JSON becomes one space before and one behind
         self._enter(self._answer, strips_newlines=options.thinking_start is None)
         start = options.thinking_start
@@ -115,16 +126,14 @@ class OutputParser:
 
     def push(self, text: str) -> list[OutputEvent]:
         """The events this text completes."""
-        if self._calls is not None:
-            if self._calls.in_string_value and text and "<" not in text:
-                return [CallArguments(escaped(self._spell(text)))]
-            return self._calls.read(self._calls.tail + text)
-        if self._scanner.is_clear and self._needs_a_look(text) is None:
-            self._strips_newlines = self._strips_newlines and not text
-            self._show(text)
-        else:
+        if self._plain is not None and self._needs_a_look(text) is None:
+            return [self._plain(text)] if text else []
+        if self._calls is None:
             self._read(text)
-        return self._take()
+            return self._take()
+        if self._calls.in_string_value and text and "<" not in text:
+            return [CallArguments(escaped(self._spell(text)))]
+        return self._calls.read(self._calls.tail + text)
 
     def finish(self) -> list[OutputEvent]:
         """The output is over: what was kept back is text, and an open call was cut off."""
@@ -143,11 +152,11 @@ class OutputParser:
         self._stage, self._strips_newlines = stage, strips_newlines
         self._scanner = TextScanner(stage.markers, stops, stage.strips_before)
         suspects = stage.suspects | (stops.first_characters if stops is not None else frozenset())
-        if strips_newlines:
-            suspects |= {"\n"}
         self._needs_a_look = _finder(frozenset(suspects))
+        self._plain = None if strips_newlines else stage.plain
 
     def _enter_calls(self) -> None:
+        self._plain = None
         self._calls = CallsReader(self._stages.call_markers, self._spell)
 
     def _read(self, text: str) -> None:
@@ -164,6 +173,8 @@ class OutputParser:
             self._events.append(StopMatched(self._scanner.stop))
         if self._calls is not None:
             self._events += self._calls.read(text[position:])
+        else:
+            self._plain = self._stage.plain if self._scanner.is_clear and not self._strips_newlines else None
 
     def _on_marker(self, marker: str) -> None:
         stages, kind = self._stages, self._stage.kind
@@ -192,11 +203,9 @@ class OutputParser:
     def _show(self, text: str) -> None:
         if not text:
             return
-        kind = self._stage.kind
-        if kind is _Kind.REASONING:
-            self._events.append(ReasoningText(self._spell(text)))
-        elif kind is _Kind.CONTENT or kind is _Kind.JSON:
-            self._events.append(ContentText(self._spell(text)))
+        plain = self._stage.plain
+        if plain is not None:
+            self._events.append(plain(self._spell(text)))
         elif self._owes_space:
             self._owes_space = False
             self._events.append(ContentText(" "))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from stepahead import Delta, FinishReason
 
 from ..protocols.events import Finish, ServerEvent
 from ..stream import OutputStream, TokenLogprob
 from .engine_like import EngineStream
+
+Write = Callable[[bytes], Awaitable[None]]
 
 # What ends early for a reason of ours is cut short as far as the reader is concerned.
 _FINISH = {
@@ -29,20 +31,22 @@ class Answer:
         """What is said before the first token: sent at once, a prefill may be long."""
         return [event for output in self._outputs for event in output.begin(self._prompt_tokens)]
 
-    async def news(self) -> AsyncIterator[list[ServerEvent]]:
-        """Events as they come, to the end. Leaving early ends the request in the engine."""
-        unfinished = len(self._outputs)
+    async def run(self, write: Write) -> None:
+        """Writes the frames as they come, to the end. Leaving early ends the request in the engine."""
+        outputs, push = self._outputs, self._push
+        unfinished = len(outputs)
         try:
             async for delta in self._stream:
-                output = self._outputs[delta.index]
+                output = outputs[delta.index]
                 if output.finished:
                     continue  # a stop sequence ended this choice; others still run
-                events = self._push(output, delta)
+                events = push(output, delta)
                 if events:
-                    yield events
-                unfinished -= output.finished
-                if not unfinished:
-                    return
+                    await write(frames(events))
+                if output.finished:
+                    unfinished -= 1
+                    if not unfinished:
+                        return
         finally:
             await self._stream.aclose()
 
@@ -54,11 +58,10 @@ class Answer:
             events += output.finish(_FINISH[delta.finish_reason])
         return events
 
-    async def read(self) -> None:
-        """Everything, for a complete response."""
-        self.begin()
-        async for _ in self.news():
-            pass
+
+def frames(events: list[ServerEvent]) -> bytes:
+    """As they are sent."""
+    return events[0].frame() if len(events) == 1 else b"".join([event.frame() for event in events])
 
 
 def _logprobs(delta: Delta) -> list[TokenLogprob] | None:

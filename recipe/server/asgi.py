@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -99,15 +99,16 @@ class EventStream:
         self._keep_alive, self._silence = keep_alive, silence
         self._sent = 0  # frames, to notice silence
 
-    async def run(self, frames: AsyncIterator[bytes]) -> None:
-        """Raises `ClientGoneError`. `frames` is closed in any case."""
+    async def write(self, frame: bytes) -> None:
+        self._sent += 1
+        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    async def run(self, work: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]) -> None:
+        """Lets `work` write, cancelling it when the client hangs up. Raises `ClientGoneError`."""
         await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
-        sending = asyncio.current_task()
-        guard = asyncio.ensure_future(self._guard(sending))
+        guard = asyncio.ensure_future(self._guard(asyncio.current_task()))
         try:
-            async for frame in frames:
-                self._sent += 1
-                await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            await work(self.write)
             await self._send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if guard.done() and not guard.cancelled():
@@ -117,9 +118,6 @@ class EventStream:
             guard.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await guard
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
 
     async def _guard(self, sending: asyncio.Task[Any] | None) -> None:
         """Ends by cancelling the sender when the client is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..conversation import Message
@@ -18,8 +18,8 @@ from ..protocols.request import ConversationRequest
 from ..protocols.responses.convert import ResponsesRequest, convert_with_body
 from ..protocols.responses.writer import ResponsesWriter
 from ..stream import OutputStream
-from .answer import Answer
-from .errors import HttpError, error_body
+from .answer import Answer, Write, frames
+from .errors import HttpError, as_http, error_body
 from .serving import Prompt, Serving
 from .store import ResponseStore
 
@@ -59,31 +59,40 @@ class Exchange:
         self.answer = Answer(stream, outputs, self.prompt.tokens)
 
     async def read(self) -> dict[str, Any]:
-        if self.answer is not None:
-            await self.answer.read()
+        """The complete response."""
+        answer = self._started()
+        answer.begin()
+        await answer.run(_no_reader)
         self.finished()
         return self.response()
 
-    async def frames(self, as_http: Callable[[Exception], HttpError]) -> AsyncIterator[bytes]:
+    async def stream(self, write: Write) -> None:
         """The event stream. An error in the middle is its last event: the status was sent long ago."""
-        if self.answer is None:
-            return
-        yield b"".join(event.frame() for event in self.answer.begin())
+        answer = self._started()
         try:
-            async for events in self.answer.news():
-                yield events[0].frame() if len(events) == 1 else b"".join(e.frame() for e in events)
+            await write(frames(answer.begin()))
+            await answer.run(write)
         except Exception as error:
-            yield self.error_frame(as_http(error))
+            await write(self.error_frame(as_http(error)))
             return
         self.finished()
         if last := self.last_frame():
-            yield last
+            await write(last)
+
+    def _started(self) -> Answer:
+        if self.answer is None:
+            raise RuntimeError("the exchange was not started")
+        return self.answer
 
     def error_frame(self, error: HttpError) -> bytes:
         return ServerEvent("error", error_body(error)).frame()
 
     def last_frame(self) -> bytes:
         return b""
+
+
+async def _no_reader(frame: bytes) -> None:
+    """A complete response is read from the writers."""
 
 
 class ChatExchange(Exchange):

@@ -83,10 +83,12 @@ class ChatWriter:
         self._finish_reason: str | None = None
         self._usage = shared_usage or ChatUsage()
         is_thinking = thinking_start is not None
-        self._content_delta = (
-            b'{"content":',
-            b',"reasoning_content":null}' if is_thinking else b"}",
-        )
+        self._deltas = {
+            ContentText: (b'{"content":', b',"reasoning_content":null}' if is_thinking else b"}"),
+            ReasoningText: (b'{"content":null,"reasoning_content":', b"}"),
+        }
+        self._said: dict[type, list[str]] = {ContentText: self._content, ReasoningText: self._reasoning}
+        self._around: dict[type, tuple[bytes, bytes]] = {}  # what is around the text of a chunk
 
     def begin(self, usage: Usage, fingerprint: str | None) -> list[ServerEvent]:
         header = self._header
@@ -105,6 +107,8 @@ class ChatWriter:
             delta = b'{"role":"assistant","content":null,"reasoning_content":""}'
         else:
             delta = b'{"role":"assistant","content":"","reasoning_content":null}'
+        end = b',"logprobs":null,"finish_reason":null}]' + self._tail
+        self._around = {kind: (self._head + head, tail + end) for kind, (head, tail) in self._deltas.items()}
         return [self._chunk(delta)]
 
     def _chunk(self, delta: bytes, logprobs: bytes = b"null") -> ServerEvent:
@@ -113,15 +117,12 @@ class ChatWriter:
         )
 
     def write(self, events: Sequence[OutputEvent], logprobs: Sequence[Logprob] = ()) -> list[ServerEvent]:
-        written = []
+        written: list[ServerEvent] = []
         for event in events:
-            kind = type(event)
-            if kind is ContentText:
-                written.append(self._text(event.text, logprobs, "content"))  # type: ignore[union-attr]
-            elif kind is ReasoningText:
-                written.append(self._text(event.text, logprobs, "reasoning_content"))  # type: ignore[union-attr]
-            elif kind is CallArguments:
-                written.append(self._arguments(event.text))  # type: ignore[union-attr]
+            if isinstance(event, ContentText | ReasoningText):
+                written.append(self._text(event, logprobs))
+            elif isinstance(event, CallArguments):
+                written.append(self._arguments(event.text))
                 continue
             elif isinstance(event, CallStarted):
                 written.append(self._call(event.name))
@@ -130,18 +131,16 @@ class ChatWriter:
             logprobs = ()
         return written
 
-    def _text(self, text: str, logprobs: Sequence[Logprob], field: str) -> ServerEvent:
-        if field == "content":
-            self._content.append(text)
-            before, after = self._content_delta
-        else:
-            self._reasoning.append(text)
-            before, after = b'{"content":null,"reasoning_content":', b"}"
-        delta = before + encode_json(text) + after
+    def _text(self, event: ContentText | ReasoningText, logprobs: Sequence[Logprob]) -> ServerEvent:
+        kind, text = type(event), encode_json(event.text)
+        self._said[kind].append(event.text)
         if not logprobs:
-            return self._chunk(delta)
+            before, after = self._around[kind]
+            return ServerEvent(None, b"%b%b%b" % (before, text, after))
+        field = "content" if kind is ContentText else "reasoning_content"
         self._logprobs.setdefault(field, []).extend(logprobs)
-        return self._chunk(delta, encode_json({field: list(logprobs)}))
+        before, after = self._deltas[kind]
+        return self._chunk(before + text + after, encode_json({field: list(logprobs)}))
 
     def _call(self, name: str) -> ServerEvent:
         without_reasoning = self._thinking_start is not None and not self._reasoning
@@ -159,7 +158,7 @@ class ChatWriter:
     def end(self, finish: Finish, usage: Usage, stop_sequence: str | None = None) -> list[ServerEvent]:
         is_last = self._usage.add(usage)
         self._finish_reason = reason = self._reason(finish)
-        before, after = self._content_delta
+        before, after = self._deltas[ContentText]
         tail = b',"usage":%b}' % encode_json(usage_body(self._usage.total)) if is_last else self._tail
         data = b'%b%b""%b,"logprobs":null,"finish_reason":"%b"}]%b' % (
             self._head, before, after, reason.encode(), tail
