@@ -45,7 +45,7 @@ class _Node:
 
     def __init__(self, digest: bytes, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> None:
         self.digest, self.parent, self.salt, self.tokens, self.block = digest, parent, salt, tokens, block
-        self.children: set[_Node] = set()
+        self.children: dict[_Node, None] = {}  # ordered, so that runs repeat to the block id
         self.snapshot = 0
         self.alive = True
 
@@ -173,7 +173,7 @@ class PrefixIndex:
         node = _Node(digest, parent, salt, tokens, block)
         self._nodes[digest] = self._by_block[block] = node
         if parent is not None:
-            parent.children.add(node)
+            parent.children[node] = None
         return node
 
     def _keep(self, cursor: _Cursor, snapshot: int) -> list[int]:
@@ -211,7 +211,7 @@ class PrefixIndex:
 
     def _remove(self, root: _Node, ids: list[int], snapshots: list[int]) -> None:
         if root.parent is not None:
-            root.parent.children.discard(root)
+            root.parent.children.pop(root, None)
         stack = [root]
         while stack:
             node = stack.pop()
