@@ -90,5 +90,5 @@ def expand(
     """New streams: `post[j] * output + sum_i comb[i, j] * streams[i]`, rounded once."""
     wide = comb.dtype
     written = post_rows_copies.unsqueeze(-1) * output_rows_dim.to(wide).unsqueeze(1)
-    streams = torch.baddbmm(written, comb.transpose(1, 2), streams_rows_copies_dim.to(wide))
+    streams = written.baddbmm_(comb.transpose(1, 2), streams_rows_copies_dim.to(wide))
     return streams.to(streams_rows_copies_dim.dtype)

@@ -19,14 +19,20 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x / rms(x) * weight` over the last dimension, rounded once to the type of `x`."""
     wide = wide_dtype(x.dtype)
+    if x.dtype == wide and x.device.type == "cpu":
+        return (x * mean_square_rsqrt(x, eps)).mul_(weight.to(wide))
     if x.dtype == wide:
         return torch.nn.functional.rms_norm(x, weight.shape, weight.to(wide), eps)
     return torch.nn.functional.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
 
 
 def mean_square_rsqrt(x: Tensor, eps: float) -> Tensor:
-    """`1 / rms(x)` over the last dimension, kept as a dimension of size one; `x` is already wide."""
-    return x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    """`1 / rms(x)` over the last dimension, kept as a dimension of size one; `x` is already wide.
+
+    A norm reads `x` once, where squares and their mean would write and read another array of its size.
+    """
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(norm.new_full((1,), eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
 
 
 def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
