@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -37,9 +38,21 @@ def parse(text: str | bytes) -> Any:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
         raise JsonTextError(str(error)) from error
-    if (b"-0" if isinstance(text, bytes) else "-0") in text:  # type: ignore[operator]
+    if may_have_negative_zeros(text):
         value = with_negative_zeros(text)
     return normalize(value)
+
+
+# The literal first, so that the search jumps from one to the next; most are in dates and such.
+_NEGATIVE_ZERO = r"-0(?:(?<=[\[:,\s]-0)|(?<=^-0))(?=[\s,\]}]|$)"
+_find_in_text = re.compile(_NEGATIVE_ZERO).search
+_find_in_bytes = re.compile(_NEGATIVE_ZERO.encode()).search
+
+
+def may_have_negative_zeros(text: str | bytes) -> bool:
+    """Whether there is a `-0` that could be a number: perhaps inside a string, but never missed."""
+    found = _find_in_bytes(text) if isinstance(text, bytes) else _find_in_text(text)
+    return found is not None
 
 
 def with_negative_zeros(text: str | bytes) -> Any:

@@ -5,13 +5,16 @@ The tokenizer is passed in (`Engine.tokenizer` fits), so that rendering and pars
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 from .errors import PromptEncodingError
 from .special_tokens import SpecialTokens
 
 _PADDING = "<｜▁pad▁｜>"
+_LINE_START = re.compile(rb"\n[A-Za-z]")
 _SEPARATORS = ("bos", "eos", "system", "user", "assistant", "latest_reminder")
 
 
@@ -49,14 +52,16 @@ class Vocabulary:
         )
         """Tokens that separate turns: never text for a reader, whatever a model emits."""
         self._special_ids: dict[str, int] = {}
-        self._texts: list[str | None] | None = None
 
-    @property
+    @cached_property
     def texts(self) -> list[str | None]:
-        """The text of every id, where its bytes are whole characters; made when first asked for."""
-        if self._texts is None:
-            self._texts = [_text(piece) for piece in self.pieces]
-        return self._texts
+        """The text of every id, where its bytes are whole characters."""
+        return [_text(piece) for piece in self.pieces]
+
+    @cached_property
+    def has_line_starts(self) -> bool:
+        """Whether every token ends at a newline that a letter follows."""
+        return not any(_LINE_START.search(piece) for piece in self.pieces)
 
     def _find(self, spelling: str) -> int | None:
         try:

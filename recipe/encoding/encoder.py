@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from ..conversation import Conversation
 from ..special_tokens import SpecialTokens
 from ..vocabulary import Vocabulary
 from . import v4, v41
+from .long_text import LONG, all_parts
 from .rendered import RenderedPrompt
 
 Render = Callable[[Conversation, SpecialTokens], RenderedPrompt]
@@ -55,6 +57,13 @@ class PieceCache:
         while self.characters > self.max_characters:
             forgotten, _ = self._ids.popitem(last=False)
             self.characters -= len(forgotten)
+
+
+def _joined(lists: Iterable[list[int]]) -> array[int]:
+    ids = array("i")
+    for part in lists:
+        ids.extend(array("i", part))
+    return ids
 
 
 class PromptEncoder:
@@ -101,7 +110,12 @@ class PromptEncoder:
     def _encode_missing(self, texts: Sequence[str]) -> list[array[int]]:
         if not texts:
             return []
-        return [array("i", ids) for ids in self._vocabulary.tokenizer.encode_many(texts, literal=True)]
+        encode = self._vocabulary.tokenizer.encode_many
+        if all(len(text) <= LONG for text in texts) or not self._vocabulary.has_line_starts:
+            return [array("i", ids) for ids in encode(texts, literal=True)]
+        parts, counts = all_parts(texts)
+        encoded = iter(encode(parts, literal=True))
+        return [_joined(islice(encoded, count)) for count in counts]
 
     def _learn(
         self, found: dict[str, array[int]], texts: Sequence[str], encoded: Sequence[array[int]]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidBodyError
-from ..json_text import JsonTextError, normalize, with_negative_zeros
+from ..json_text import JsonTextError, may_have_negative_zeros, normalize, with_negative_zeros
 
 U8 = Annotated[int, Meta(ge=0, le=2**8 - 1)]
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -28,7 +28,7 @@ class BodyDecoder:
         """Raises `InvalidBodyError`, which says where in the body the problem is."""
         try:
             decoded = self._decoder.decode(body)
-            if (b"-0" if isinstance(body, bytes) else "-0") in body:  # type: ignore[operator]
+            if may_have_negative_zeros(body):
                 return msgspec.convert(with_negative_zeros(body), self._kind)
             return decoded
         except msgspec.ValidationError as error:

@@ -104,3 +104,11 @@ def single(value: float) -> float:
     """Rounded to float32, the precision of the sampler and of the official codec."""
     rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     return rounded
+
+
+_SLICE = 65536
+
+
+def says_json(text: str) -> bool:
+    """Whether the word is in the text, in any case; slice by slice, since one call holds all threads up."""
+    return any("json" in text[start : start + _SLICE + 3].lower() for start in range(0, len(text), _SLICE))

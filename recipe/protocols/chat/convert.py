@@ -100,7 +100,7 @@ def _check_roles(request: body.ChatBody, options: ConversionOptions) -> None:
 def _check_json_word(request: body.ChatBody, messages: tuple[Message, ...]) -> None:
     if not isinstance(request.response_format, body.JsonObjectFormat):
         return
-    if not any("json" in message.content.lower() for message in messages):
+    if not any(sampling.says_json(message.content) for message in messages):
         raise ConversionError(
             "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
         )

@@ -210,7 +210,7 @@ def _check_file(part: body.FilePart, path: str) -> None:
     if part.file_data is None:
         raise ConversionError(f"{path}: file must have a file_id or file_data")
     try:
-        if not part.file_data.lower().startswith("data:"):
+        if part.file_data[:5].lower() != "data:":
             raise ImagePartError(ImagePartError.BASE64)
         image_source(part.file_data, "high", path)
     except ImagePartError as error:

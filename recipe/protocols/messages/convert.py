@@ -80,7 +80,7 @@ def _system_text(system: str | list[body.SystemText]) -> str:
     if isinstance(system, str):
         return system
     texts = [block.text for block in system]
-    if texts and texts[0].lower().startswith(_BILLING_HEADER):
+    if texts and texts[0][: len(_BILLING_HEADER)].lower() == _BILLING_HEADER:
         del texts[0]
     return "\n\n".join(texts)
 

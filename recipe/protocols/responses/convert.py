@@ -184,7 +184,7 @@ def _check_input(request: body.ResponsesBody) -> None:
 def _check_json_word(request: body.ResponsesBody, messages: Sequence[Message]) -> None:
     if request.text is None or not isinstance(request.text.format, body.JsonObjectFormat):
         return
-    if not any("json" in message.content.lower() for message in messages):
+    if not any(sampling.says_json(message.content) for message in messages):
         raise ConversionError(
             "Response input messages must contain the word 'json' in some form "
             "to use 'text.format' of type 'json_object'."
