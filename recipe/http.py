@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from .server import asgi
 from .server.asgi import ClientGoneError, EventStream, Receive, Scope, Send
@@ -35,10 +37,27 @@ Accept = Callable[[bytes], Awaitable[Exchange]]
 def create_app(engine: EngineLike, options: ServerOptions | None = None) -> Starlette:
     """An ASGI application over an open engine. Create and run it in the engine's loop.
 
+    Prepares the vocabulary, which takes up to half a second: create it before there is anything to serve.
     Raises `ValueError` for an engine without a tokenizer.
     """
     application = Application(engine, options or ServerOptions())
-    return Starlette(routes=application.routes())
+    return _Starlette(routes=application.routes())
+
+
+class _Starlette(Starlette):
+    """Without Starlette's own two layers: they wrap every `send`, and endpoints here answer their errors."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = self._answer
+        for middleware, args, kwargs in reversed(self.user_middleware):
+            app = middleware(app, *args, **kwargs)
+        return app
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.router(scope, receive, send)
+        except HTTPException as error:  # of the router, before anything is sent: no such path or method
+            await asgi.send_error(send, HttpError(error.status_code, error.detail, "not_found_error"))
 
 
 class Application:

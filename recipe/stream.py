@@ -107,7 +107,10 @@ class OutputStream:
         self._output_tokens += len(token_ids)
         if self._parser.in_reasoning:
             self._reasoning_tokens += self._reasoning_part(token_ids)
-        return self._parsed(self._parser.push(decoder.push(token_ids)))
+        events = self._parser.push(decoder.push(token_ids))
+        if len(events) == 1 and not self._pending and type(events[0]) is not StopMatched:
+            return self._writer.write(events)
+        return self._parsed(events)
 
     def _reasoning_part(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens come before the one that ends the reasoning."""

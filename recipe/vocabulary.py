@@ -63,6 +63,11 @@ class Vocabulary:
         """Whether every token ends at a newline that a letter follows."""
         return not any(_LINE_START.search(piece) for piece in self.pieces)
 
+    def prepare(self) -> None:
+        """Make now what would hold up the first request: half a second with a large vocabulary."""
+        self.tokenizer.encode_many(["a"], literal=True)
+        _ = self.texts, self.has_line_starts
+
     def _find(self, spelling: str) -> int | None:
         try:
             return self.tokenizer.token_id(spelling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib
 import os
 import sys
@@ -58,6 +59,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         api_keys=tuple(key for key in os.environ.get(_KEYS, "").split(",") if key),
     )
     async with Engine.open(arguments.model, device=arguments.device) as engine:
+        gc.freeze()  # what is here stays: full collections need not look at it while all streams wait
         try:
             await serving.serve(
                 engine, chosen, host=arguments.host, port=arguments.port, on_ready=_say_address

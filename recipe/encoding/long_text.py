@@ -1,7 +1,7 @@
 """Long texts in parts that have the same ids apart as together.
 
-A text of megabytes is a bad batch of one: it keeps one core busy, and its ids come out of the tokenizer as
-one Python list, for which the interpreter lock is held as long as it takes. So it is cut behind line ends,
+The ids of a text come out of the tokenizer as one Python list, and while it is made the interpreter lock is
+held: for megabytes of text, longer than the loop may stand still. So it is cut behind line ends,
 where cutting changes nothing: between a character that is no space, a newline, and a letter. No token may
 span newline and letter, which `Vocabulary.has_line_starts` asks of every token; then no merge crosses the
 cut, and what the pre-tokenizers of byte-level vocabularies see on each side is what they would have seen.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from stepahead import Delta, FinishReason
 
 from ..protocols.events import Finish, ServerEvent
-from ..stream import OutputStream, TokenLogprob
+from ..stream import OutputStream
 from .engine_like import EngineStream
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -51,7 +51,8 @@ class Answer:
             await self._stream.aclose()
 
     def _push(self, output: OutputStream, delta: Delta) -> list[ServerEvent]:
-        events = output.push_tokens(delta.token_ids, _logprobs(delta)) if delta.token_ids else []
+        logprobs = None if delta.logprobs is None else [(item.logprob, item.top) for item in delta.logprobs]
+        events = output.push_tokens(delta.token_ids, logprobs) if delta.token_ids else []
         if delta.finish_reason is not None and not output.finished:
             if delta.usage is not None:
                 output.cached_tokens = delta.usage.cached_tokens
@@ -62,9 +63,3 @@ class Answer:
 def frames(events: list[ServerEvent]) -> bytes:
     """As they are sent."""
     return events[0].frame() if len(events) == 1 else b"".join([event.frame() for event in events])
-
-
-def _logprobs(delta: Delta) -> list[TokenLogprob] | None:
-    if delta.logprobs is None:
-        return None
-    return [(item.logprob, item.top) for item in delta.logprobs]

@@ -1,14 +1,13 @@
 """ASGI by hand where it pays: bodies with a limit, JSON answers, event streams.
 
 Starlette routes and mounts; its request and response objects cost more than the rest of a chunk's way, so
-these three are plain ASGI. One guard task per answer watches the client: it notices a disconnect at once,
-which ends the request in the engine, and breaks long silences of a stream.
+these three are plain ASGI. While an answer is made its client is watched: a disconnect is noticed at once and
+ends the request in the engine, and long silences of a stream are broken.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -80,9 +79,7 @@ async def while_connected(work: Awaitable[Any], receive: Receive) -> Any:
             raise ClientGoneError
         return working.result()
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        await _end(working, watching)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -104,31 +101,32 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})
 
     async def run(self, work: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]) -> None:
-        """Lets `work` write, cancelling it when the client hangs up. Raises `ClientGoneError`."""
-        await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
-        guard = asyncio.ensure_future(self._guard(asyncio.current_task()))
-        try:
-            await work(self.write)
-            await self._send({"type": "http.response.body", "body": b""})
-        except asyncio.CancelledError:
-            if guard.done() and not guard.cancelled():
-                raise ClientGoneError from None
-            raise
-        finally:
-            guard.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await guard
+        """Lets `work` write, cancelling it when the client hangs up. Raises `ClientGoneError`.
 
-    async def _guard(self, sending: asyncio.Task[Any] | None) -> None:
-        """Ends by cancelling the sender when the client is gone."""
+        The work is a task of its own, which also makes each of its many turns a short way.
+        """
+        await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
+        working = asyncio.ensure_future(work(self.write))
         watching = asyncio.ensure_future(_disconnected(self._receive))
         try:
-            while not watching.done():
-                sent = self._sent
-                await asyncio.wait((watching,), timeout=self._keep_alive)
-                if not watching.done() and sent == self._sent:
-                    await self._send({"type": "http.response.body", "body": self._silence, "more_body": True})
+            while not (working.done() or watching.done()):
+                await self._wait(working, watching)
+            if not working.done():
+                raise ClientGoneError
+            working.result()
+            await self._send({"type": "http.response.body", "body": b""})
         finally:
-            watching.cancel()
-        if sending is not None:
-            sending.cancel()
+            await _end(working, watching)
+
+    async def _wait(self, *tasks: asyncio.Future[Any]) -> None:
+        """Until one is done, or for one silence, which is broken."""
+        sent = self._sent
+        done, _ = await asyncio.wait(tasks, timeout=self._keep_alive, return_when=asyncio.FIRST_COMPLETED)
+        if not done and sent == self._sent:
+            await self._send({"type": "http.response.body", "body": self._silence, "more_body": True})
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

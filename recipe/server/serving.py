@@ -45,6 +45,7 @@ class Serving:
         self.conversion = options.conversion
         self.abilities = Abilities(engine)
         self.vocabulary = Vocabulary(engine.tokenizer, options.special_tokens)
+        self.vocabulary.prepare()
         cache = options.cache_characters
         self._encoders = {
             version: PromptEncoder(self.vocabulary, version, cache_characters=cache)

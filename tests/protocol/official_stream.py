@@ -38,23 +38,27 @@ def parsing_options(plain: dict[str, Any]) -> Any:
     return peer.ParsingOptions(**keywords)
 
 
+def processor(plain: dict[str, Any], tokenizer: Any = None) -> Any:
+    """Reads one output and gives chat chunks."""
+    request = _request(plain.get("thinking_start") is not None)
+    generator = peer.ChatCompletionRequest.chunk_generator(request, "id", "model")
+    return peer.StreamProcessor(generator, parsing_options(plain), tokenizer)
+
+
 def parse(
     chunks: list[Any], plain: dict[str, Any], tokenizer: Any = None
 ) -> tuple[list[list[str]], str | None]:
     """(merged news, finish reason) of text pieces or lists of ids, ended by a Stop."""
-    request = _request(plain.get("thinking_start") is not None)
-    generator = peer.ChatCompletionRequest.chunk_generator(request, "id", "model")
-    processor = peer.StreamProcessor(generator, parsing_options(plain), tokenizer)
-    events = []
+    parser, events = processor(plain, tokenizer), []
     for chunk in [*chunks, None]:
-        if processor.finished:
+        if parser.finished:
             break
         if chunk is None:
-            events += processor.push(peer.InferenceChunk.finish(FINISH["Stop"]))
+            events += parser.push(peer.InferenceChunk.finish(FINISH["Stop"]))
         elif isinstance(chunk, str):
-            events += processor.push(peer.InferenceChunk.text(chunk))
+            events += parser.push(peer.InferenceChunk.text(chunk))
         else:
-            events += processor.push(peer.InferenceChunk.tokens(chunk))
+            events += parser.push(peer.InferenceChunk.tokens(chunk))
     return news([json.loads(event.to_json()) for event in events])
 
 

@@ -11,7 +11,7 @@ FRAGMENTS = (
     "<think>", "</think>", "<｜DSML｜", " calls>", "tool_calls>", "<｜DSML｜ calls>\n", "</｜DSML｜",
     ' invoke name="', 'invoke name="f">', "f", '"', '">\n', "parameter name=", '"city"', ' string="true">',
     'string="false">', "12", '{"a":1}', "[1", "}", "\n", "\n\n", "hello", "x", " ", "```json\n", "\n```",
-    "STOP", "ST", "é", "</｜DSML｜ parameter>", "</｜DSML｜ invoke>", "</｜DSML｜ calls>", "<", "</",
+    "STOP", "ST", "é", "🦜𓂀", "</｜DSML｜ parameter>", "</｜DSML｜ invoke>", "</｜DSML｜ calls>", "<", "</",
     "｜DSML｜",
     '<｜DSML｜ parameter name="a" string="true">v</｜DSML｜ parameter>', '<｜DSML｜ invoke name="g">\n',
 )  # fmt: skip
@@ -41,7 +41,9 @@ def text(rng: random.Random) -> str:
 
 
 def _prose(rng: random.Random) -> str:
-    return "".join(rng.choice(["I ", "see.", "\n", "é", "你", " < ", "a"]) for _ in range(rng.randrange(8)))
+    return "".join(
+        rng.choice(["I ", "see.", "\n", "é", "你", "🦜", " < ", "a"]) for _ in range(rng.randrange(8))
+    )
 
 
 def _call(rng: random.Random) -> str:
@@ -72,9 +74,18 @@ def pieces(rng: random.Random, whole: str) -> list[str]:
     return cut
 
 
-def is_deliberate_difference(whole: str, official_news: list[list[str]]) -> bool:
-    """Whether the official reading of this output is one that `DIFFERENCES.md` lists (O1, O5)."""
-    return "<\n" in whole or "</\n" in whole or not all(map(_is_json, arguments(official_news)))
+News = list[list[str]]
+
+
+def is_deliberate_difference(whole: str, ours: News, theirs: News) -> bool:
+    """Whether the readings differ as `DIFFERENCES.md` lists (O1, O5)."""
+    if "<\n" in whole or "</\n" in whole or not all(map(_is_json, arguments(theirs))):
+        return True
+    return _without_quotes(ours) == _without_quotes(theirs)  # a name that by accident is JSON itself
+
+
+def _without_quotes(news: News) -> News:
+    return [[kind, said.replace('"', "") if kind == "arguments" else said] for kind, said in news]
 
 
 def arguments(news: list[list[str]]) -> list[str]:

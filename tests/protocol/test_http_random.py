@@ -20,7 +20,7 @@ from . import output_cases, request_mutations
 from .asgi_client import Answer, call
 from .fake_engine import FakeEngine, Script, tokenizer
 from .random_json import SCALARS, mutate
-from .test_differential_render import many
+from .test_differential import many
 
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
 ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response."}

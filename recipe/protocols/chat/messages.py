@@ -64,33 +64,35 @@ class MessageConverter:
             return LatestReminderMessage(message.content)
         if isinstance(message, body.Assistant):
             return self._assistant(message, index)
-        content = self._content(_without_billing(message), index)
-        images, placeholders = tuple(content.images), tuple(content.placeholders)
+        content = _without_billing(message)
+        images: tuple[ImageSource, ...] = ()
+        placeholders: tuple[tuple[int, int], ...] = ()
+        if isinstance(content, str):
+            text = content
+        else:
+            read = self._parts(content, index)
+            text, images, placeholders = read.content, tuple(read.images), tuple(read.placeholders)
         if isinstance(message, body.User):
-            return UserMessage(content.content, images=images, placeholders=placeholders)
+            return UserMessage(text, images=images, placeholders=placeholders)
         if isinstance(message, body.Tool):
-            return ToolMessage(
-                content.content, message.tool_call_id, images=images, placeholders=placeholders
-            )
-        if not content.content:
+            return ToolMessage(text, message.tool_call_id, images=images, placeholders=placeholders)
+        if not text:
             return None
-        return SystemMessage(content.content, images=images, placeholders=placeholders)
+        return SystemMessage(text, images=images, placeholders=placeholders)
 
     def _assistant(self, message: body.Assistant, index: int) -> AssistantMessage:
-        content = self._content(message.content or "", index)
+        content = message.content or ""
+        text = content if isinstance(content, str) else self._parts(content, index).content
         calls = None
         if message.tool_calls is not None:
             calls = tuple(
                 ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
             )
         reasoning = (message.reasoning_content or "") if self._thinking else None
-        return AssistantMessage(content.content, reasoning, calls, bool(message.prefix))
+        return AssistantMessage(text, reasoning, calls, bool(message.prefix))
 
-    def _content(self, content: body.Content, index: int) -> MessageContent:
+    def _parts(self, content: Sequence[body.Part], index: int) -> MessageContent:
         converted = MessageContent(self._options.special_tokens)
-        if isinstance(content, str):
-            converted.text(content)
-            return converted
         path = f".messages[{index}]"
         if self._version != "v4":
             for part in content:
@@ -108,7 +110,8 @@ class MessageConverter:
     def _check_calls(self, message: body.Assistant, index: int) -> dict[str, bool]:
         if message.content is None and message.tool_calls is None:
             raise ConversionError("Invalid assistant message: content or tool_calls must be set")
-        if self._content(message.content or "", index).images:
+        content = message.content or ""
+        if not isinstance(content, str) and self._parts(content, index).images:
             raise ConversionError("Image in assistant message is not supported")
         if message.tool_calls is None:
             return {}

@@ -83,7 +83,7 @@ class ChatWriter:
         self._finish_reason: str | None = None
         self._usage = shared_usage or ChatUsage()
         is_thinking = thinking_start is not None
-        self._deltas = {
+        self._deltas: dict[type, tuple[bytes, bytes]] = {
             ContentText: (b'{"content":', b',"reasoning_content":null}' if is_thinking else b"}"),
             ReasoningText: (b'{"content":null,"reasoning_content":', b"}"),
         }
@@ -119,8 +119,9 @@ class ChatWriter:
     def write(self, events: Sequence[OutputEvent], logprobs: Sequence[Logprob] = ()) -> list[ServerEvent]:
         written: list[ServerEvent] = []
         for event in events:
-            if isinstance(event, ContentText | ReasoningText):
-                written.append(self._text(event, logprobs))
+            kind = type(event)
+            if kind is ContentText or kind is ReasoningText:
+                written.append(self._text(kind, event.text, logprobs))  # type: ignore[union-attr]
             elif isinstance(event, CallArguments):
                 written.append(self._arguments(event.text))
                 continue
@@ -131,9 +132,9 @@ class ChatWriter:
             logprobs = ()
         return written
 
-    def _text(self, event: ContentText | ReasoningText, logprobs: Sequence[Logprob]) -> ServerEvent:
-        kind, text = type(event), encode_json(event.text)
-        self._said[kind].append(event.text)
+    def _text(self, kind: type[OutputEvent], said: str, logprobs: Sequence[Logprob]) -> ServerEvent:
+        self._said[kind].append(said)
+        text = encode_json(said)
         if not logprobs:
             before, after = self._around[kind]
             return ServerEvent(None, b"%b%b%b" % (before, text, after))

@@ -1,0 +1,65 @@
+"""Generated conversations, requests and outputs: as the official codec, but for the listed differences."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from . import comparing
+from .comparing import Comparison, Verdict
+from .conversation_strategies import conversations
+
+EXAMPLES = int(os.environ.get("STEPAHEAD_DIFFERENTIAL_EXAMPLES", "120"))
+CASES_PER_SEED = 10
+many = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+)
+
+
+def check(comparison: Comparison) -> None:
+    verdict, evidence = comparison
+    assert verdict is not Verdict.DIFFERENT, evidence
+
+
+@many
+@given(conversations())
+def test_prompts_are_equal(plain: dict[str, Any]) -> None:
+    check(comparing.prompt(plain))
+
+
+@many
+@given(conversations())
+def test_token_ids_are_equal(plain: dict[str, Any]) -> None:
+    check(comparing.token_ids(plain))
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+def test_conversions_are_equal(protocol: str) -> None:
+    compare_seeds(lambda rng: comparing.request(rng, protocol))
+
+
+@pytest.mark.parametrize("compare", [comparing.text_output, comparing.token_output])
+def test_outputs_are_read_equally(compare: Callable[[random.Random], Comparison]) -> None:
+    compare_seeds(compare)
+
+
+def compare_seeds(compare: Callable[[random.Random], Comparison]) -> None:
+    @many
+    @given(st.integers(0, 2**63))
+    def run(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(CASES_PER_SEED):
+            check(compare(rng))
+
+    run()
