@@ -2,8 +2,8 @@
 
 The other way is transformers' DeepSeek V4 of the built-in model's dimensions (what differs is named in
 `model_contenders.py`). Its continuous batching is tried first; where that does not know these layers, its
-requests run in static batches sorted by length, which wastes least. It is slow, so it gets a sample of the
-same requests, every n-th by length. Both take turns in one run; what counts is output tokens per second.
+requests run in static batches sorted by length, which wastes least. It is slow, so it gets some of these
+batches. Both take turns in one run; what counts is output tokens per second.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ HELP = "output tokens/s of 256 requests of random lengths, beside transformers' 
 
 PROMPT_TOKENS, OUTPUT_TOKENS = (16, 257), (16, 97)
 GOAL = 5.0
+PAD = 2
 TEXTS = ("README.md", "CONTRIBUTING.md", "engine/README.md", "LICENSE")
 """What prompts are cut from: prose that is at hand. The peer's weights are random, it does not mind."""
 
@@ -55,7 +56,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=256, metavar="N", help="requests of ours (256)")
-    parser.add_argument("--sequences", type=int, default=64, metavar="N", help="of ours at a time (64)")
+    parser.add_argument("--sequences", type=int, default=256, metavar="N", help="of ours at a time (256)")
     parser.add_argument("--drafts", type=int, default=0, metavar="D", help="drafts of ours a step (0)")
     parser.add_argument(
         "--backing", default="thread", choices=("thread", "process"), help="of our CPU device"
@@ -74,8 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
     folder = arguments.model or BUILT_IN
     work = _work(folder, arguments.requests)
-    peer = _Peer(folder, arguments.peer_batch) if arguments.sample else None
-    sample = sorted(work, key=lambda w: len(w.prompt))[:: max(1, len(work) // max(arguments.sample, 1))]
+    peer = _Peer(folder) if arguments.sample else None
+    sample = _sample(work, arguments.peer_batch, arguments.sample)
     ours: list[Result] = []
     theirs: list[Result] = []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -98,6 +99,16 @@ def _work(folder: Path, count: int) -> list[Work]:
         start = int(random.integers(len(tokens) - length))
         work.append(Work(tokens[start : start + length], output))
     return work
+
+
+def _sample(work: Sequence[Work], batch: int, most: int) -> list[list[Work]]:
+    """Of all requests in batches sorted by length, so that little is padded and few rows run on after their
+    end, some batches spread evenly: at most so many requests, at least one batch.
+    """
+    ordered = sorted(work, key=lambda w: (w.output, len(w.prompt)))
+    batches = [ordered[i : i + batch] for i in range(0, len(ordered), batch)]
+    count = min(max(most // batch, 1), len(batches))
+    return [batches[(2 * i + 1) * len(batches) // (2 * count)] for i in range(count)]
 
 
 async def _serve(work: Sequence[Work], arguments: argparse.Namespace) -> Result:
@@ -126,68 +137,61 @@ async def _serve(work: Sequence[Work], arguments: argparse.Namespace) -> Result:
 class _Peer:
     """transformers' way to generate for many prompts."""
 
-    def __init__(self, folder: Path, batch: int) -> None:
-        from transformers import GenerationConfig
-
+    def __init__(self, folder: Path) -> None:
         self._model = peer_model(describe(folder, numerics_for("cpu")).config)
-        self._config = GenerationConfig(do_sample=False, eos_token_id=None, pad_token_id=2)
-        self._batch = batch
         self.no_continuous_batching = self._try_continuous_batching()
 
     def _try_continuous_batching(self) -> str | None:
         """Why it does not run here; None if it does."""
-        from transformers import GenerationConfig
-
-        config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=2, max_new_tokens=2)
+        prompts = [[5, 6, 7], [8, 9]]
         try:
             self._model.generate_batch(
-                inputs=[[5, 6, 7], [8, 9]], generation_config=config, progress_bar=False
+                inputs=prompts, generation_config=self._generation(2), progress_bar=False
             )
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
 
     @torch.inference_mode()
-    def serve(self, sample: Sequence[Work]) -> Result:
+    def serve(self, batches: Sequence[Sequence[Work]]) -> Result:
+        sample = [w for batch in batches for w in batch]
         begun = time.perf_counter()
         if self.no_continuous_batching is None:
-            output = self._continuously(sample)
+            self._continuously(sample)
         else:
-            output = sum(self._static(batch) for batch in self._batches(sample))
+            for batch in batches:
+                self._static(batch)
         seconds = time.perf_counter() - begun
-        return Result(seconds, sum(len(w.prompt) for w in sample), output, 0)
+        return Result(seconds, sum(len(w.prompt) for w in sample), sum(w.output for w in sample), 0)
 
-    def _continuously(self, sample: Sequence[Work]) -> int:
-        """All requests get the longest output; only what they asked for counts."""
-        from transformers import GenerationConfig
-
-        longest = max(w.output for w in sample)
-        config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=2, max_new_tokens=longest)
+    def _continuously(self, sample: Sequence[Work]) -> None:
+        """All requests get the longest output, since the interface knows one; what they asked for counts."""
+        config = self._generation(max(w.output for w in sample))
         self._model.generate_batch(inputs=[w.prompt for w in sample], generation_config=config)
-        return sum(w.output for w in sample)
 
-    def _batches(self, sample: Sequence[Work]) -> list[list[Work]]:
-        """Neighbours by length, so that little is padded and few rows run on after their end."""
-        ordered = sorted(sample, key=lambda w: (w.output, len(w.prompt)))
-        return [ordered[i : i + self._batch] for i in range(0, len(ordered), self._batch)]
-
-    def _static(self, batch: Sequence[Work]) -> int:
+    def _static(self, batch: Sequence[Work]) -> None:
         """Padded on the left; the batch runs until its longest output is done."""
         width = max(len(w.prompt) for w in batch)
-        ids = torch.tensor([[2] * (width - len(w.prompt)) + w.prompt for w in batch])
+        ids = torch.tensor([[PAD] * (width - len(w.prompt)) + w.prompt for w in batch])
         mask = torch.tensor([[0] * (width - len(w.prompt)) + [1] * len(w.prompt) for w in batch])
-        longest = max(w.output for w in batch)
-        self._model.generate(ids, attention_mask=mask, generation_config=self._config, max_new_tokens=longest)
-        return sum(w.output for w in batch)
+        config = self._generation(max(w.output for w in batch))
+        self._model.generate(ids, attention_mask=mask, generation_config=config)
+
+    def _generation(self, tokens: int) -> Any:
+        """Greedy, without an end."""
+        from transformers import GenerationConfig
+
+        return GenerationConfig(do_sample=False, eos_token_id=None, pad_token_id=PAD, max_new_tokens=tokens)
 
 
 def _report(
     ours: list[Result],
     theirs: list[Result],
-    sample: Sequence[Work],
+    sample: Sequence[Sequence[Work]],
     peer: _Peer | None,
     arguments: argparse.Namespace,
 ) -> None:
+    sampled = sum(len(batch) for batch in sample)
     rows = [_row("engine", ours, arguments.requests)]
     notes = [
         f"medians of {arguments.rounds} alternating turns; prompts of {PROMPT_TOKENS[0]} to "
@@ -196,11 +200,11 @@ def _report(
     ]
     ratio = None
     if peer is not None:
-        rows.append(_row("transformers", theirs, len(sample)))
+        rows.append(_row("transformers", theirs, sampled))
         ratio = _median(ours) / _median(theirs)
         notes += [
             f"ratio {ratio:.1f}x (goal at least {GOAL:g}x)",
-            f"transformers serves {len(sample)} of the {arguments.requests} requests, spread by length",
+            f"transformers serves {sampled} of the {arguments.requests} requests: batches spread by length",
         ]
         reason = peer.no_continuous_batching
         if reason is None:
