@@ -11,6 +11,7 @@ both touch, and only the reader writes it. What a bell announces was written bef
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -64,9 +65,8 @@ class Ring:
 
     def __init__(self, mapping: mmap.mmap, start: int, size: int) -> None:
         """`size` counts the header; it and `start` are multiples of 64."""
-        memory = np.frombuffer(mapping, dtype=np.uint8)[start : start + size]
-        self._freed = memory[:8].view(np.int64)
-        self._memory = memory[_HEADER:]
+        self._freed = np.frombuffer(mapping, dtype=np.int64, count=1, offset=start)
+        self._memory = memoryview(mapping)[start + _HEADER : start + size]
         self._size = len(self._memory)
         self._written = 0
 
@@ -74,16 +74,12 @@ class Ring:
         """Copies a message in. Raises `RingFullError`, and nothing is written."""
         form = _Form(text, tuple((array.dtype.str, array.shape) for array in arrays))
         head = msgspec.msgpack.encode(form)
-        parts: list[Array] = [np.array([len(head)]), np.frombuffer(head, dtype=np.uint8), *arrays]
-        needed = sum(_aligned(part.nbytes) for part in parts)
-        begin = self._reserve(needed)
+        parts = [len(head).to_bytes(8, "little"), head, *[array.tobytes() for array in arrays]]
+        message = b"".join([_padded(part) for part in parts])  # small arrays, and one copy into the ring
+        begin = self._reserve(len(message))
         offset = begin % self._size
-        for part in parts:
-            self._memory[offset : offset + part.nbytes] = (
-                np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-            )
-            offset += _aligned(part.nbytes)
-        self._written = begin + needed
+        self._memory[offset : offset + len(message)] = message
+        self._written = begin + len(message)
         return Place(begin, self._written)
 
     def _reserve(self, needed: int) -> int:
@@ -97,18 +93,20 @@ class Ring:
     def read(self, place: Place) -> tuple[str, list[Array]]:
         """Copies a message out and frees its room; messages must be read in the order written."""
         offset = place.begin % self._size
-        length = int(self._memory[offset : offset + 8].view(np.int64)[0])
-        offset += _aligned(8)
-        form = msgspec.msgpack.decode(self._memory[offset : offset + length].tobytes(), type=_Form)
-        offset += _aligned(length)
-        arrays: list[Array] = []
-        for code, shape in form.arrays:
-            array = np.empty(shape, dtype=np.dtype(code))
-            array.reshape(-1).view(np.uint8)[:] = self._memory[offset : offset + array.nbytes]
-            offset += _aligned(array.nbytes)
-            arrays.append(array)
+        message = bytearray(self._memory[offset : offset + place.end - place.begin])
         self._freed[0] = place.end
+        length = int.from_bytes(message[:8], "little")
+        form = msgspec.msgpack.decode(memoryview(message)[_ALIGNMENT : _ALIGNMENT + length], type=_Form)
+        at, arrays = _ALIGNMENT + _aligned(length), list[Array]()
+        for code, shape in form.arrays:
+            dtype, count = np.dtype(code), math.prod(shape)
+            arrays.append(np.frombuffer(message, dtype, count, at).reshape(shape))
+            at += _aligned(count * dtype.itemsize)
         return form.text, arrays
+
+
+def _padded(part: bytes) -> bytes:
+    return part + bytes(-len(part) % _ALIGNMENT)
 
 
 def _aligned(size: int) -> int:
