@@ -98,8 +98,10 @@ class Model:
             raise ValueError(f"truncation keeps {truncation.keep} positions; at least {least} are needed")
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, caches: Caches, probe: Probe | None = None) -> ForwardOutput:
-        """Run the trunk over all rows and leave the draft block's keys behind.
+    def forward(
+        self, batch: Batch, caches: Caches, probe: Probe | None = None, *, drafting: bool = True
+    ) -> ForwardOutput:
+        """Run the trunk over all rows and leave the draft block's keys behind, if anybody will draft.
 
         Raises `StepTooLarge` before anything is written.
         """
@@ -109,7 +111,7 @@ class Model:
         step = indexer.producers(batch)
         consumer_step = indexer.consumers(batch, step)
         streams, features = self._trunk(batch, step, consumer_step, caches, probe)
-        if self._draft is not None:
+        if self._draft is not None and drafting:
             main = torch.cat(features, dim=-1)
             if probe is not None:
                 probe("main_hidden", -1, main)

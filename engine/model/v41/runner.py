@@ -107,7 +107,7 @@ class V41Runner(Runner):
     @torch.inference_mode()
     def _forward(self) -> None:
         plan, placed, batch = self._prepared.popleft()
-        logits = self._model.forward(batch, self._caches).logits
+        logits = self._model.forward(batch, self._caches, drafting=self.shape.draft_tokens > 0).logits
         tail = self._chunk_tail(plan)
         self._forwarded.append((plan, ForwardResult(placed, logits, batch.rows.first_position, tail)))
 
