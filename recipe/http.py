@@ -219,13 +219,13 @@ class Generating(Endpoint):
 
 
 class _Watched:
-    """A send that remembers the status."""
+    """A send that remembers the status. No coroutine of its own: every chunk passes through it."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
 
-    async def __call__(self, message: asgi.Message) -> None:
+    def __call__(self, message: asgi.Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        await self._send(message)
+        return self._send(message)

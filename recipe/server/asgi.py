@@ -96,9 +96,9 @@ class EventStream:
         self._keep_alive, self._silence = keep_alive, silence
         self._sent = 0  # frames, to notice silence
 
-    async def write(self, frame: bytes) -> None:
+    def write(self, frame: bytes) -> Awaitable[None]:
         self._sent += 1
-        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+        return self._send({"type": "http.response.body", "body": frame, "more_body": True})
 
     async def run(self, work: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]) -> None:
         """Lets `work` write, cancelling it when the client hangs up. Raises `ClientGoneError`.

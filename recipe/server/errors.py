@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from stepahead import (
@@ -17,6 +19,7 @@ from stepahead import (
 from ..errors import ConversionError, PromptEncodingError
 
 _RETRY_SECONDS = 1
+_logger = logging.getLogger("stepahead.http")
 
 
 class HttpError(Exception):
@@ -30,7 +33,7 @@ class HttpError(Exception):
 def as_http(error: Exception) -> HttpError:
     """The answer to a request that ended in this error.
 
-    What is not known is our own fault: 500, and the message stays inside.
+    What is not known is our own fault: 500, and the message goes to the log, not out.
     """
     if isinstance(error, HttpError):
         return error
@@ -50,6 +53,7 @@ def as_http(error: Exception) -> HttpError:
         return HttpError(408, str(error), "request_timeout")
     if isinstance(error, EngineError | RequestError):
         return HttpError(500, str(error), "server_error")
+    _logger.error("a request failed", exc_info=error)
     return HttpError(500, "internal error", "server_error")
 
 

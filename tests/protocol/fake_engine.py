@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import stepahead
-from stepahead import Delta, FinishReason, Health, HealthState, SamplingParams, TokenLogprob, Usage
+from stepahead import Delta, FinishReason, Health, HealthState, SamplingParams, Stats, TokenLogprob, Usage
 from stepahead.engine.text.tokenizer import Tokenizer
+from stepahead.engine.timings import Histogram, Timings
 
 
 @functools.cache
@@ -133,5 +134,10 @@ class FakeEngine:
     def health(self) -> Health:
         return Health(state=HealthState.READY)
 
-    def stats(self) -> Any:
-        raise NotImplementedError
+    def stats(self) -> Stats:
+        """Of an engine that has done nothing."""
+        timings = Timings(
+            **{name: Histogram(bounds=(1.0,), counts=(0, 0), total=0.0) for name in Timings.__struct_fields__}
+        )
+        numbers = dict.fromkeys(Stats.__struct_fields__, 0)
+        return Stats(**numbers | {"mailboxes": {}, "timings": timings})  # type: ignore[arg-type]

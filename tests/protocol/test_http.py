@@ -6,10 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from stepahead import EngineClosedError, FinishReason, QueueFullError, RequestFailedError
+from stepahead.recipe.conversation import UserMessage
 from stepahead.recipe.http import create_app
 from stepahead.recipe.server.options import ServerOptions
+from stepahead.recipe.server.store import ResponseStore
 
 from .answers import CALL, CUT_CALL, SCHEMA, THOUGHT
 from .asgi_client import Answer, call
@@ -283,3 +287,48 @@ async def test_the_rest_of_the_face() -> None:
     count = await call(app, "POST", "/v1/messages/count_tokens", body)
     assert count.json()["input_tokens"] > 3
     assert (await call(app, "GET", "/v1/chat/completions")).status == 405
+
+
+async def test_it_can_be_mounted_and_wrapped() -> None:
+    seen: list[str] = []
+
+    class Middleware:
+        def __init__(self, app: Any, name: str) -> None:
+            self.app, self.name = app, name
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            seen.append(self.name)
+            await self.app(scope, receive, send)
+
+    app = create_app(FakeEngine(Script(THOUGHT)))  # type: ignore[arg-type]
+    app.add_middleware(Middleware, name="outer")
+    whole = Starlette(routes=[Mount("/llm", app)])
+    answer = await call(whole, "POST", "/llm/v1/chat/completions", chat())
+    assert answer.json()["choices"][0]["message"]["content"] == "It is sunny."
+    assert seen == ["outer"]
+    for path, status in (("/llm/v1/other", 404), ("/llm/v1/messages", 405)):
+        refused = await call(whole, "GET", path)
+        assert (refused.status, refused.json()["type"]) == (status, "error")
+
+
+async def test_metrics_count_requests() -> None:
+    app = create_app(FakeEngine())  # type: ignore[arg-type]
+    await call(app, "POST", "/v1/chat/completions", chat())
+    await call(app, "POST", "/v1/chat/completions", b"{")
+    text = (await call(app, "GET", "/metrics")).body.decode()
+    assert 'stepahead_http_requests_total{path="/v1/chat/completions",status="200"} 1.0' in text
+    assert 'stepahead_http_requests_total{path="/v1/chat/completions",status="400"} 1.0' in text
+    assert "stepahead_http_requests_running 0.0" in text
+
+
+def test_stored_responses_are_bounded() -> None:
+    store = ResponseStore(max_responses=3, max_characters=100)
+    for number in range(5):
+        store.put(f"r{number}", {"id": f"r{number}"}, (UserMessage("x" * 20),))
+    assert [store.get(f"r{number}") is not None for number in range(5)] == [False, False, True, True, True]
+    store.put("long", {}, (UserMessage("x" * 90),))
+    assert store.get("r4") is None
+    assert store.get("long") is not None
+    store.put("longer", {}, (UserMessage("x" * 101),))
+    assert store.get("longer") is None
+    assert store.delete("long") is False

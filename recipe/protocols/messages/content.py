@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...conversation import (
     AssistantMessage,
@@ -33,7 +33,8 @@ _INPUT_DEPTH = 6  # of a tool use's input inside the body
 class MessageConverter:
     """Converts the messages of one request.
 
-    `tools` are those a reference may name; `shows_tools` False (tool_choice none): references add nothing.
+    `tools` are those a reference may name, `usable` those of them that the tool choice leaves: a reference
+    adds no others.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class MessageConverter:
         version: ModelVersion,
         thinking: bool,
         tools: dict[str, ToolDefinition],
-        shows_tools: bool,
+        usable: Collection[str],
     ) -> None:
         self._options, self._version, self._thinking = options, version, thinking
-        self._tools, self._shows_tools = tools, shows_tools
+        self._tools, self._usable = tools, usable
         self._pending: dict[str, bool] = {}  # tool uses of the message before; whether each has its result
         self.converted: list[Message] = []
 
@@ -92,7 +93,8 @@ class MessageConverter:
         if not all(self._pending.values()):
             raise self._unanswered(f"messages.{index - 1}:")
         self._pending = {}
-        if added and self._shows_tools and self._version != "v4":
+        added = self._shown(added)
+        if added and self._version != "v4":
             self.converted.append(SystemMessage("", tools=tuple(added)))
 
     def _tool_result(
@@ -131,6 +133,9 @@ class MessageConverter:
                 placeholders=tuple(content.placeholders),
             )
         )
+
+    def _shown(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        return [tool for tool in tools if tool.name in self._usable]
 
     def _referenced(self, name: str, path: str) -> ToolDefinition:
         tool = self._tools.get(name)
@@ -192,12 +197,13 @@ class MessageConverter:
         if self._version == "v4":
             self._reminder(content.content)
             return
-        if has_additions and not self._shows_tools and not content.content:
+        shown = self._shown(added)
+        if has_additions and not shown and not content.content:
             return
         self.converted.append(
             SystemMessage(
                 content.content,
-                tools=None if not added else tuple(added) if self._shows_tools else (),
+                tools=tuple(shown) if added else None,
                 images=tuple(content.images),
                 placeholders=tuple(content.placeholders),
             )

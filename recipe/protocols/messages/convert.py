@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from ...conversation import Conversation, SystemMessage, ToolChoice, ToolDefinition
@@ -36,10 +37,8 @@ def convert(raw: bytes | str, options: ConversionOptions) -> ConversationRequest
     declared, dropped = _declared_tools(request, version, options)
     if not request.messages:
         raise ConversionError("messages: at least one message is required")
-    shows_tools = not isinstance(request.tool_choice, body.NoTool)
-    converter = MessageConverter(
-        options, version, thinking, {tool.name: tool for tool in declared}, shows_tools
-    )
+    named = {tool.name: tool for tool in declared}
+    converter = MessageConverter(options, version, thinking, named, _usable(request, named, dropped))
     if request.system is not None:
         converter.converted.append(SystemMessage(_system_text(request.system)))
     messages = converter.convert(request.messages)
@@ -115,6 +114,16 @@ def _server_kind(tool: body.Tool, options: ConversionOptions) -> str | None:
     if not isinstance(tool.type, str) or (options.extensions and tool.type == "custom"):
         return None
     return tool.type
+
+
+def _usable(
+    request: body.MessagesBody, declared: Collection[str], dropped: Collection[str]
+) -> Collection[str]:
+    """Names of the tools that the choice leaves."""
+    choice = request.tool_choice
+    if isinstance(choice, body.NoTool):
+        return ()
+    return (choice.name,) if isinstance(choice, body.NamedTool) and choice.name not in dropped else declared
 
 
 def _chosen_tools(
