@@ -83,8 +83,6 @@ class Mailbox(Generic[M]):
         """Appends without waiting. Raises `TypeError`, `MailboxFullError` or `MailboxClosedError`."""
         if len(self._messages) >= self._capacity:
             raise MailboxFullError(f"the mailbox of {self._name} holds its {self._capacity} messages already")
-        if self._closed or type(message) not in self._accepts:
-            raise self._refusal(message)
         self._append(message)
 
     async def send(self, message: M) -> None:
@@ -98,8 +96,6 @@ class Mailbox(Generic[M]):
                 if room.done() and not room.cancelled():
                     self._offer_room()  # the room given to us belongs to the next one who waits
                 raise
-        if self._closed or type(message) not in self._accepts:
-            raise self._refusal(message)
         self._append(message)
 
     async def receive(self) -> M:
@@ -141,14 +137,17 @@ class Mailbox(Generic[M]):
         return MailboxClosedError(f"{self._name} has ended")
 
     def _append(self, message: M) -> None:
+        if self._closed or type(message) not in self._accepts:
+            raise self._refusal(message)
         messages = self._messages
         messages.append(message)
         self._posted += 1
         if (depth := len(messages)) > self._high_water:
             self._high_water = depth
-        reader, self._reader = self._reader, None
-        if reader is not None and not reader.done():
-            reader.set_result(None)
+        if (reader := self._reader) is not None:
+            self._reader = None
+            if not reader.done():
+                reader.set_result(None)
 
     def _pop(self) -> M:
         message = self._messages.popleft()

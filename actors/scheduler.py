@@ -222,7 +222,7 @@ class Scheduler(Actor[Accepted]):
             if not await self._group.agree(core.has_work):
                 break
             began = trace.clock()
-            planned = await self._plan()
+            planned = core.repeat(self._loop.time()) or await self._plan()
             if planned is None:
                 break
             self._announce(planned)

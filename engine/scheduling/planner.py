@@ -61,6 +61,19 @@ class SchedulingCore(Admitting):
 
     # Planning.
 
+    def repeat(self, now: float) -> Planned | None:
+        """The next step where it only repeats the one before and concerns nobody else; else None, for `plan`.
+
+        Most decode steps of a small batch are such, and need neither a generator nor somebody to drive it.
+        """
+        layout = self._chooser.repeated()
+        if layout is None or self.paused or self.uncommitted > self.limits.depth:
+            return None
+        if not self._horizon.covers(layout, self._steps) or self._disturbed(layout.rows):
+            return None
+        self._now = now
+        return self._emit(decode_plan(self._steps, layout, self._chooser.first_positions()))
+
     def plan(self, now: float) -> Planning:
         """Makes the next step, or returns None when nobody has a row for it.
 
@@ -76,13 +89,8 @@ class SchedulingCore(Admitting):
             raise AssertionError(
                 f"{self.uncommitted} steps are uncommitted while planning step {self._steps}"
             )
-        layout = self._chooser.repeated()
-        if (
-            layout is not None
-            and self._horizon.covers(layout, self._steps)
-            and not self._disturbed(layout.rows)
-        ):
-            return self._emit(decode_plan(self._steps, layout, self._chooser.first_positions()))
+        if (repeated := self.repeat(now)) is not None:
+            return repeated
         rows = self._chooser.choose()
         if self._is_steady(rows):
             self._horizon.look(rows, self._steps)
