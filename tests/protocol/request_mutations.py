@@ -1,4 +1,4 @@
-"""Request bodies of every kind, valid and then broken in one to three places.
+"""Request bodies of every kind, valid, or broken in one or two places.
 
 Plain `random` instead of strategies: a mutation needs the whole body at hand, and what matters is how many
 are tried. Tests draw the seed with hypothesis.
@@ -227,11 +227,11 @@ BODIES: dict[str, Callable[[random.Random], Body]] = {
 
 
 def case(rng: random.Random, protocol: str) -> tuple[Body, Body]:
-    """A body and conversion options; three in four bodies were changed in one to three places."""
+    """A body and conversion options; every second body was changed in one or two places."""
     build = BODIES[protocol]
     body = build(rng)
     donor = build(rng)
-    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+    for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
         places = paths(donor)
         donors = [holder_of(donor, path)[path[-1]] for path in rng.sample(places, min(8, len(places)))]
         body = mutate(rng, body, donors)
