@@ -16,7 +16,8 @@ from stepahead.recipe.stream import OutputStream
 from .v4_vocabulary import vocabulary
 
 SIZES = (1, 2, 5, 10_000)
-CALL = '<｜DSML｜ calls>\n<｜DSML｜ invoke name="run">\n<｜DSML｜ parameter name="command" string="true">make 2>&1'
+OPEN = '<｜DSML｜ calls>\n<｜DSML｜ invoke name="run">\n<｜DSML｜ parameter name="command" string="true">'
+CALL = f"{OPEN}make 2>&1"
 CALL_END = "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"
 BEGIN_OF_TEXT = 0
 
