@@ -15,7 +15,7 @@ from .parsing.events import OutputEvent, StopMatched, merge_neighbours
 from .parsing.options import ParsingOptions
 from .parsing.parser import BY_ID, OutputParser
 from .parsing.token_text import TokenText
-from .protocols.events import Finish, Logprob, ServerEvent, TopLogprob, Usage, Writer
+from .protocols.events import Finish, Logprob, ServerEvent, TopLogprob, Usage, Writer, frames
 from .vocabulary import Vocabulary
 
 TokenLogprob = tuple[float, Sequence[tuple[int, float]]]
@@ -103,14 +103,25 @@ class OutputStream:
                 break
         return events
 
+    def push_frames(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None) -> bytes:
+        """The same, as it is sent. For the usual chunk, some text and nothing else, this is the short way."""
+        if self._decoder is None or self._one_by_one or self.finished or not self._begun:
+            return frames(self.push_tokens(token_ids, logprobs))
+        text = self._decoded(self._decoder, token_ids)
+        plain = self._parser.plain(text)
+        if plain is not None:
+            return self._writer.frame(plain, text)
+        return frames(self._parsed(self._parser.push(text)))
+
     def _push(self, decoder: TokenText, token_ids: Sequence[int]) -> list[ServerEvent]:
+        return self._parsed(self._parser.push(self._decoded(decoder, token_ids)))
+
+    def _decoded(self, decoder: TokenText, token_ids: Sequence[int]) -> str:
+        """The text of counted tokens."""
         self._output_tokens += len(token_ids)
         if self._parser.in_reasoning:
             self._reasoning_tokens += self._reasoning_part(token_ids)
-        events = self._parser.push(decoder.push(token_ids))
-        if len(events) == 1 and not self._pending and type(events[0]) is not StopMatched:
-            return self._writer.write(events)
-        return self._parsed(events)
+        return decoder.push(token_ids)
 
     def _reasoning_part(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens come before the one that ends the reasoning."""

@@ -124,10 +124,18 @@ class OutputParser:
         """The stop sequence that ended the output, once one did."""
         return self._scanner.stop
 
+    def plain(self, text: str) -> type[ReasoningText | ContentText] | None:
+        """The one event that `push` would give for this text, with all of it, if that is certain at a glance.
+
+        Then `push` may be left out.
+        """
+        return self._plain if text and self._plain is not None and self._needs_a_look(text) is None else None
+
     def push(self, text: str) -> list[OutputEvent]:
         """The events this text completes."""
-        if self._plain is not None and self._needs_a_look(text) is None:
-            return [self._plain(text)] if text else []
+        plain = self.plain(text)
+        if plain is not None:
+            return [plain(text)]
         if self._calls is None:
             self._read(text)
             return self._take()

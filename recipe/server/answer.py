@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from stepahead import Delta, FinishReason
 
-from ..protocols.events import Finish, ServerEvent
+from ..protocols.events import Finish, frames
 from ..stream import OutputStream
 from .engine_like import EngineStream
 
@@ -27,9 +27,9 @@ class Answer:
     def __init__(self, stream: EngineStream, outputs: Sequence[OutputStream], prompt_tokens: int) -> None:
         self._stream, self._outputs, self._prompt_tokens = stream, outputs, prompt_tokens
 
-    def begin(self) -> list[ServerEvent]:
+    def begin(self) -> bytes:
         """What is said before the first token: sent at once, a prefill may be long."""
-        return [event for output in self._outputs for event in output.begin(self._prompt_tokens)]
+        return b"".join([frames(output.begin(self._prompt_tokens)) for output in self._outputs])
 
     async def run(self, write: Write) -> None:
         """Writes the frames as they come, to the end. Leaving early ends the request in the engine."""
@@ -40,9 +40,9 @@ class Answer:
                 output = outputs[delta.index]
                 if output.finished:
                     continue  # a stop sequence ended this choice; others still run
-                events = push(output, delta)
-                if events:
-                    await write(frames(events))
+                frame = push(output, delta)
+                if frame:
+                    await write(frame)
                 if output.finished:
                     unfinished -= 1
                     if not unfinished:
@@ -50,16 +50,11 @@ class Answer:
         finally:
             await self._stream.aclose()
 
-    def _push(self, output: OutputStream, delta: Delta) -> list[ServerEvent]:
+    def _push(self, output: OutputStream, delta: Delta) -> bytes:
         logprobs = None if delta.logprobs is None else [(item.logprob, item.top) for item in delta.logprobs]
-        events = output.push_tokens(delta.token_ids, logprobs) if delta.token_ids else []
+        frame = output.push_frames(delta.token_ids, logprobs) if delta.token_ids else b""
         if delta.finish_reason is not None and not output.finished:
             if delta.usage is not None:
                 output.cached_tokens = delta.usage.cached_tokens
-            events += output.finish(_FINISH[delta.finish_reason])
-        return events
-
-
-def frames(events: list[ServerEvent]) -> bytes:
-    """As they are sent."""
-    return events[0].frame() if len(events) == 1 else b"".join([event.frame() for event in events])
+            frame += frames(output.finish(_FINISH[delta.finish_reason]))
+        return frame

@@ -18,7 +18,7 @@ from ..protocols.request import ConversationRequest
 from ..protocols.responses.convert import ResponsesRequest, convert_with_body
 from ..protocols.responses.writer import ResponsesWriter
 from ..stream import OutputStream
-from .answer import Answer, Write, frames
+from .answer import Answer, Write
 from .errors import HttpError, as_http, error_body
 from .serving import Prompt, Serving
 from .store import ResponseStore
@@ -70,7 +70,7 @@ class Exchange:
         """The event stream. An error in the middle is its last event: the status was sent long ago."""
         answer = self._started()
         try:
-            await write(frames(answer.begin()))
+            await write(answer.begin())
             await answer.run(write)
         except Exception as error:
             await write(self.error_frame(as_http(error)))

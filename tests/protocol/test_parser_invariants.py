@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from stepahead.recipe.parsing.events import CallArguments, CallEnded, CallStarted, OutputEvent
 from stepahead.recipe.parsing.options import ParsingOptions, ThinkingStart
 from stepahead.recipe.parsing.parser import OutputParser
+from stepahead.recipe.protocols.chat.writer import ChatHeader, ChatWriter
+from stepahead.recipe.protocols.events import CallIds, Finish, Writer, frames
+from stepahead.recipe.protocols.messages.writer import MessagesWriter
+from stepahead.recipe.protocols.options import ConversionOptions
+from stepahead.recipe.protocols.responses.convert import convert_with_body
+from stepahead.recipe.protocols.responses.writer import ResponsesWriter
 from stepahead.recipe.special_tokens import DEFAULT_SPECIAL_TOKENS
+from stepahead.recipe.stream import OutputStream
 from stepahead.recipe.vocabulary import Vocabulary
 
 from . import our_news, output_cases
@@ -64,6 +71,38 @@ def test_an_output_of_tokens_has_one_reading_wherever_it_is_cut(seed: int, data:
     assert our_news.parse_tokens([[token] for token in ids], plain, known) == expected
     for cut in range(len(ids) + 1):
         assert our_news.parse_tokens([ids[:cut], ids[cut:]], plain, known) == expected
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+@given(seeds)
+def test_the_short_way_of_a_chunk_says_the_same(protocol: str, seed: int) -> None:
+    rng, known = random.Random(seed), vocabulary()
+    plain = output_cases.options(rng)
+    ids = known.tokenizer.encode_many([output_cases.text(rng)], literal=rng.random() < 0.3)[0]
+    said = []
+    for is_short in (False, True):
+        writer = new_writer(protocol, plain)
+        stream = OutputStream(writer, our_news.parsing_options(plain), known)
+        sent = frames(stream.begin(3))
+        for token in ids:
+            sent += stream.push_frames([token]) if is_short else frames(stream.push_tokens([token]))
+        sent += frames(stream.finish(Finish.STOP))
+        said.append((sent, writer.response()))
+    assert said[0] == said[1]
+
+
+def new_writer(protocol: str, plain: dict[str, Any]) -> Writer:
+    """With ids and clocks that stand still."""
+    thinking, call_ids = plain["thinking_start"] is not None, CallIds(lambda: "x")
+    if protocol == "chat":
+        start = our_news.parsing_options(plain).thinking_start
+        return ChatWriter(ChatHeader("id", "model", 1), start, call_ids=call_ids)
+    if protocol == "messages":
+        return MessagesWriter("id", "model", thinking, call_ids=call_ids)
+    effort = {"effort": "high" if thinking else "none"}
+    body = {"model": "DeepSeek-V4.1-Flash", "input": "?", "reasoning": effort}
+    request = convert_with_body(json.dumps(body), ConversionOptions())
+    return ResponsesWriter("id", "model", request, created=1, clock=lambda: 2.0, call_ids=call_ids)
 
 
 @given(seeds)

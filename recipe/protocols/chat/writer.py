@@ -89,6 +89,7 @@ class ChatWriter:
         }
         self._said: dict[type, list[str]] = {ContentText: self._content, ReasoningText: self._reasoning}
         self._around: dict[type, tuple[bytes, bytes]] = {}  # what is around the text of a chunk
+        self._frames: dict[type, tuple[bytes, bytes]] = {}  # the same in a frame
 
     def begin(self, usage: Usage, fingerprint: str | None) -> list[ServerEvent]:
         header = self._header
@@ -109,6 +110,9 @@ class ChatWriter:
             delta = b'{"role":"assistant","content":"","reasoning_content":null}'
         end = b',"logprobs":null,"finish_reason":null}]' + self._tail
         self._around = {kind: (self._head + head, tail + end) for kind, (head, tail) in self._deltas.items()}
+        self._frames = {
+            kind: (b"data: " + head, tail + b"\n\n") for kind, (head, tail) in self._around.items()
+        }
         return [self._chunk(delta)]
 
     def _chunk(self, delta: bytes, logprobs: bytes = b"null") -> ServerEvent:
@@ -131,6 +135,11 @@ class ChatWriter:
                 self._calls[-1].complete = event.complete
             logprobs = ()
         return written
+
+    def frame(self, kind: type[ReasoningText | ContentText], text: str) -> bytes:
+        self._said[kind].append(text)
+        before, after = self._frames[kind]
+        return b"%b%b%b" % (before, encode_json(text), after)
 
     def _text(self, kind: type[OutputEvent], said: str, logprobs: Sequence[Logprob]) -> ServerEvent:
         self._said[kind].append(said)

@@ -14,7 +14,7 @@ from ...parsing.events import (
     OutputEvent,
     ReasoningText,
 )
-from ..events import CallIds, Finish, Logprob, ServerEvent, Usage, encode_json
+from ..events import CallIds, Finish, Logprob, ServerEvent, Usage, encode_json, frames
 
 _PING = ServerEvent("ping", b'{"type":"ping"}')
 _STOP = ServerEvent("message_stop", b'{"type":"message_stop"}')
@@ -112,6 +112,12 @@ class MessagesWriter:
                 if event.complete:
                     written += self._close()
         return written
+
+    def frame(self, kind: type[ReasoningText | ContentText], text: str) -> bytes:
+        if self._open != ("text" if kind is ContentText else "thinking"):
+            return frames(self.write([kind(text)]))
+        self._has_reasoning = self._has_reasoning or kind is ReasoningText
+        return self._delta(text).frame()
 
     def _tool_use(self, name: str) -> dict[str, Any]:
         self._calls_complete = False

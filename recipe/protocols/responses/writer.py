@@ -21,7 +21,7 @@ from ...parsing.events import (
     OutputEvent,
     ReasoningText,
 )
-from ..events import CallIds, Finish, Logprob, ServerEvent, Usage, encode_json
+from ..events import CallIds, Finish, Logprob, ServerEvent, Usage, encode_json, frames
 from . import body
 from .convert import ResponsesRequest
 from .open_items import CustomCall, FunctionCall, MessageItem, OpenItem, ReasoningItem, ToolSearchCall
@@ -104,6 +104,9 @@ class ResponsesWriter:
                 if event.complete:
                     written += self._close("completed")
         return written
+
+    def frame(self, kind: type[ReasoningText | ContentText], text: str) -> bytes:
+        return frames(self.write([kind(text)]))
 
     def _open(self, item: OpenItem) -> list[ServerEvent]:
         self._item = item
