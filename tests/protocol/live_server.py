@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from stepahead.recipe.serve import serve
 from stepahead.recipe.server.options import ServerOptions
+
+from .application import serve
 
 
 @contextlib.asynccontextmanager

@@ -6,16 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from stepahead import EngineClosedError, FinishReason, QueueFullError, RequestFailedError
 from stepahead.recipe.conversation import UserMessage
-from stepahead.recipe.http import create_app
 from stepahead.recipe.server.options import ServerOptions
 from stepahead.recipe.server.store import ResponseStore
 
 from .answers import CALL, CUT_CALL, SCHEMA, THOUGHT
+from .application import create_app
 from .asgi_client import Answer, call
 from .fake_engine import FakeEngine, Script
 
@@ -28,7 +26,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 async def post(engine: FakeEngine, path: str, body: Any, **options: Any) -> Answer:
-    return await call(create_app(engine, ServerOptions(**options)), "POST", path, body)  # type: ignore[arg-type]
+    return await call(create_app(engine, ServerOptions(**options)), "POST", path, body)
 
 
 async def post_chat(engine: FakeEngine, **fields: Any) -> Answer:
@@ -178,7 +176,7 @@ async def test_what_cannot_be_enforced_is_refused() -> None:
 
 async def test_a_response_can_be_gone_on_with() -> None:
     engine = FakeEngine(Script(CALL), Script("ok</think>Sunny."))
-    app = create_app(engine)  # type: ignore[arg-type]
+    app = create_app(engine)
     tools = [{"type": "function", "name": "get_weather", "parameters": SCHEMA}]
     first = (
         await call(app, "POST", "/v1/responses", {"model": "stepahead", "input": "Weather?", "tools": tools})
@@ -230,7 +228,7 @@ async def test_a_client_that_hangs_up_ends_its_request() -> None:
         engine, gone = FakeEngine(), asyncio.Event()
         engine.gate = asyncio.Event()
         engine.on_stream = gone.set
-        app = create_app(engine)  # type: ignore[arg-type]
+        app = create_app(engine)
         await call(app, "POST", "/v1/chat/completions", chat(stream=stream), hang_up=gone)
         assert engine.streams[0].closed
 
@@ -244,7 +242,7 @@ async def test_a_silent_stream_says_that_it_lives() -> None:
 
 
 async def test_keys_are_required_where_there_are_any() -> None:
-    app = create_app(FakeEngine(), ServerOptions(api_keys=("one", "two")))  # type: ignore[arg-type]
+    app = create_app(FakeEngine(), ServerOptions(api_keys=("one", "two")))
     for headers, status in (
         ({}, 401),
         ({"authorization": "Bearer three"}, 401),
@@ -277,7 +275,7 @@ async def test_users_can_be_kept_apart() -> None:
 
 
 async def test_the_rest_of_the_face() -> None:
-    app = create_app(FakeEngine())  # type: ignore[arg-type]
+    app = create_app(FakeEngine())
     models = (await call(app, "GET", "/v1/models")).json()
     assert "stepahead" in [model["id"] for model in models["data"]]
     assert (await call(app, "GET", "/v1/models/stepahead")).status == 200
@@ -290,6 +288,9 @@ async def test_the_rest_of_the_face() -> None:
 
 
 async def test_it_can_be_mounted_and_wrapped() -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
     seen: list[str] = []
 
     class Middleware:
@@ -300,7 +301,7 @@ async def test_it_can_be_mounted_and_wrapped() -> None:
             seen.append(self.name)
             await self.app(scope, receive, send)
 
-    app = create_app(FakeEngine(Script(THOUGHT)))  # type: ignore[arg-type]
+    app = create_app(FakeEngine(Script(THOUGHT)))
     app.add_middleware(Middleware, name="outer")
     whole = Starlette(routes=[Mount("/llm", app)])
     answer = await call(whole, "POST", "/llm/v1/chat/completions", chat())
@@ -312,7 +313,7 @@ async def test_it_can_be_mounted_and_wrapped() -> None:
 
 
 async def test_metrics_count_requests() -> None:
-    app = create_app(FakeEngine())  # type: ignore[arg-type]
+    app = create_app(FakeEngine())
     await call(app, "POST", "/v1/chat/completions", chat())
     await call(app, "POST", "/v1/chat/completions", b"{")
     text = (await call(app, "GET", "/metrics")).body.decode()

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepahead.recipe.http import create_app
 from stepahead.recipe.server.options import ServerOptions
 
 from . import output_cases, request_mutations
+from .application import create_app
 from .asgi_client import Answer, call
 from .fake_engine import FakeEngine, Script, tokenizer
 from .random_json import SCALARS, mutate
@@ -67,7 +67,7 @@ async def test_no_request_is_answered_with_a_500(protocol: str, seed: int) -> No
     rng = random.Random(seed)
     for _ in range(PER_SEED):
         body = request(rng, protocol)
-        app = create_app(engine(rng), ServerOptions(official=rng.random() < 0.2))  # type: ignore[arg-type]
+        app = create_app(engine(rng), ServerOptions(official=rng.random() < 0.2))
         answer = await call(app, "POST", PATHS[protocol], body)
         assert answer.status in (200, 400, 404, 422), (answer, body)
         if answer.headers["content-type"].startswith("text/event-stream"):
@@ -85,5 +85,5 @@ async def test_no_body_is_answered_with_a_500(path: str, body: bytes) -> None:
         b'{"model":"stepahead","messages":' + body + b"}",
         b'{"model":"stepahead","input":' + body,
     ):
-        answer = await call(create_app(FakeEngine()), "POST", path, raw)  # type: ignore[arg-type]
+        answer = await call(create_app(FakeEngine()), "POST", path, raw)
         assert 400 <= answer.status < 500, answer
