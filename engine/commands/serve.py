@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..opening import new_loop
 
+    logging.basicConfig(level=logging.WARNING)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(arguments))
     return 0
