@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from stepahead.devices.kernels.operations import REFERENCE
 from stepahead.engine.model.v41.attention import Attention
 from stepahead.engine.model.v41.batch import Batch, SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import Caches, CacheShape, allocate_caches, window_ring
@@ -66,13 +67,15 @@ class Parity:
     def attend(self, layer: int) -> tuple[Tensor, Caches]:
         """The attention sublayer of a layer on its recorded input, and the caches it left."""
         role = layer_roles(self.config)[layer]
-        attention = Attention(self.config, self.numerics, role, self.weights.blocks[layer].attention)
+        attention = Attention(
+            self.config, self.numerics, role, self.weights.blocks[layer].attention, REFERENCE
+        )
         inputs, caches = self.vectors[f"attn{layer}_in"], self.new_caches()
         attention.store_entries(inputs, self.step, caches)
         return attention(inputs, self.step, caches, Selections(), None), caches
 
     def feed_forward(self, layer: int) -> FeedForward:
-        return FeedForward(self.config, self.numerics, layer, self.weights.blocks[layer].ffn)
+        return FeedForward(self.config, self.numerics, layer, self.weights.blocks[layer].ffn, REFERENCE)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +136,6 @@ def test_engram(modules: Parity) -> None:
     table = engram_tables(config)[0]
     weights = modules.weights.blocks[1].engram
     assert weights is not None
-    memory = Memory(config, modules.numerics, 1, weights, table, CPU)
-    ngrams = Ngrams(config, None, CPU)(modules.batch)
+    memory = Memory(config, modules.numerics, 1, weights, table, CPU, REFERENCE)
+    ngrams = Ngrams(config, None, CPU, REFERENCE)(modules.batch)
     assert_bits(memory(modules.vectors["engram_in"], ngrams, None, None), modules.vectors["engram_out"])

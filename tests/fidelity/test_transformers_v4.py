@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from stepahead.devices.kernels.operations import REFERENCE
 from stepahead.devices.kernels.reference import attention, experts, hyper_connections, indexer
 from stepahead.devices.kernels.reference.norm import rms_norm
 from stepahead.devices.kernels.reference.rotary import (
@@ -200,7 +201,7 @@ def _run_attention(config: ModelConfig, weights: AttentionWeights, inputs: Tenso
     shape = CacheShape(blocks=2, state_slots=2, max_rows=ROWS)
     caches = allocate_caches(config, numerics, shape, CPU)
     step_indexer = StepIndexer(config, roles, rotary_tables(config, numerics, CPU, ROWS), shape)
-    layer = Attention(config, numerics, roles[0], weights)
+    layer = Attention(config, numerics, roles[0], weights, REFERENCE)
     outputs = []
     for start, end in ((0, 25), (25, ROWS)):
         chunk = SequenceChunk([0] * (end - start), start, state_slot=1, block_table=[1])
@@ -250,7 +251,7 @@ def test_a_whole_mixture_of_experts_sublayer(config: ModelConfig, dtype: torch.d
         shared_down=shared.down_proj.weight.to(dtype),
         top_k=config.num_experts_per_tok,
     )
-    ours = FeedForward(config, exact(dtype), 0, weights)(inputs.to(dtype), None, None)
+    ours = FeedForward(config, exact(dtype), 0, weights, REFERENCE)(inputs.to(dtype), None, None)
     assert_equal(ours, theirs(inputs[None])[0].to(dtype), tolerance=1e-4)
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .norm import mean_square_rsqrt
+from .norm import mean_square_rsqrt, rms_norm
 
 
 class SumMatrices(NamedTuple):
@@ -75,6 +75,36 @@ def mixes(
     pre, post = raw[:, : 2 * copies].sigmoid().split(copies, dim=1)
     comb = sinkhorn(raw[:, 2 * copies :].contiguous(), sums, iterations, hc_eps)
     return pre + hc_eps, post * 2, comb
+
+
+def open_sublayer(
+    streams_rows_copies_dim: Tensor,
+    carried_pre_rows_copies: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale_per_coefficient: Tensor,
+    norm_weight: Tensor,
+    sums: SumMatrices,
+    *,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What a sublayer begins with: its normed input `[rows, dim]`, read with the `pre` that the sublayer
+    before it computed, and the coefficients of `mixes` for what follows: `pre`, `post`, `comb`.
+    """
+    pre, post, comb = mixes(
+        streams_rows_copies_dim,
+        mix_weight,
+        base,
+        scale_per_coefficient,
+        sums,
+        iterations=iterations,
+        hc_eps=hc_eps,
+        norm_eps=norm_eps,
+    )
+    read = contract(streams_rows_copies_dim, carried_pre_rows_copies)
+    return rms_norm(read, norm_weight, norm_eps), pre, post, comb
 
 
 def contract(streams_rows_copies_dim: Tensor, pre_rows_copies: Tensor) -> Tensor:

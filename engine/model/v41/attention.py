@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from stepahead.devices.kernels.reference.attention import sparse_attention
-from stepahead.devices.kernels.reference.norm import rms_norm
-from stepahead.devices.kernels.reference.rotary import rotate_
+from stepahead.devices.kernels.operations import Operations
 
 from .caches import Caches
 from .compressed import Compressor, Indexer, Selections
@@ -24,13 +21,20 @@ class Attention:
     indexer."""
 
     def __init__(
-        self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: AttentionWeights
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        role: LayerRole,
+        weights: AttentionWeights,
+        operations: Operations,
     ) -> None:
         self._config, self._numerics, self._role, self._weights = config, numerics, role, weights
-        self._compressor = (
-            Compressor(config, numerics, role, weights.compressor) if weights.compressor else None
-        )
-        self._indexer = Indexer(config, numerics, role, weights.indexer) if weights.indexer else None
+        self._operations = operations
+        self._compressor = self._indexer = None
+        if weights.compressor is not None:
+            self._compressor = Compressor(config, numerics, role, weights.compressor, operations)
+        if weights.indexer is not None:
+            self._indexer = Indexer(config, numerics, role, weights.indexer, operations)
 
     def store_entries(self, inputs_rows_dim: Tensor, step: StepIndex, caches: Caches) -> None:
         """Write compressed entries and index keys, where this layer is their source.
@@ -46,7 +50,7 @@ class Attention:
     def store_main_key(self, main_rows_dim: Tensor, step: StepIndex, caches: Caches) -> None:
         """Draft layers: write the window keys of rows the target has processed (model_spec 3.1)."""
         start = self._config.q_lora_rank
-        projected = functional.linear(
+        projected = self._operations.linear(
             self._numerics.matmul_input(main_rows_dim), self._weights.query_a_kv[start:]
         )
         caches.window[self._role.layer_id].index_copy_(0, step.window.store, self._key(projected, step))
@@ -61,12 +65,15 @@ class Attention:
     ) -> Tensor:
         """The sublayer's output `[rows, dim]`. Entries of this step are stored already."""
         config, numerics, weights, role = self._config, self._numerics, self._weights, self._role
+        operations = self._operations
         turns = step.turns[role.ratio]
-        projected = functional.linear(numerics.matmul_input(inputs_rows_dim), weights.query_a_kv)
+        projected = operations.linear(numerics.matmul_input(inputs_rows_dim), weights.query_a_kv)
         query_latent, projected_key = projected.split([config.q_lora_rank, config.head_dim], dim=-1)
-        query_latent = rms_norm(query_latent, weights.query_norm, config.rms_norm_eps)
-        query = functional.linear(numerics.matmul_input(query_latent), weights.query_b)
-        query = rotate_(query.view(-1, config.num_attention_heads, config.head_dim), turns.unsqueeze(1))
+        query_latent = operations.rms_norm(query_latent, weights.query_norm, config.rms_norm_eps)
+        query = operations.linear(numerics.matmul_input(query_latent), weights.query_b)
+        query = operations.rotate_(
+            query.view(-1, config.num_attention_heads, config.head_dim), turns.unsqueeze(1)
+        )
         if self._indexer is not None:
             selections.latest = self._indexer.choose(
                 inputs_rows_dim, query_latent, step, caches, selections, probe
@@ -75,11 +82,11 @@ class Attention:
                 probe("topk", role.layer_id, selections.latest.entries)
         key = self._key(projected_key, step)
         attended = self._attend(query, key, step, caches, selections)
-        return self._output(rotate_(attended, turns.unsqueeze(1), inverse=True))
+        return self._output(operations.rotate_(attended, turns.unsqueeze(1), inverse=True))
 
     def _key(self, projected: Tensor, step: StepIndex) -> Tensor:
-        normed = rms_norm(projected, self._weights.kv_norm, self._config.rms_norm_eps)
-        return self._numerics.window_key(rotate_(normed, step.turns[self._role.ratio]))
+        normed = self._operations.rms_norm(projected, self._weights.kv_norm, self._config.rms_norm_eps)
+        return self._numerics.window_key(self._operations.rotate_(normed, step.turns[self._role.ratio]))
 
     def _attend(
         self, query: Tensor, key: Tensor, step: StepIndex, caches: Caches, selections: Selections
@@ -88,7 +95,7 @@ class Attention:
         pool = caches.window[role.layer_id]
         pool[window.staging : window.staging + key.shape[0]] = key
         chosen = selections.latest if role.kv_source is not None else None
-        attended = sparse_attention(
+        attended = self._operations.sparse_attention(
             query,
             pool,
             window.keys,
@@ -110,4 +117,4 @@ class Attention:
         grouped = self._numerics.output_lora_input(attended_rows_heads_dim.flatten(1))
         grouped = grouped.view(grouped.shape[0], groups, -1).transpose(0, 1)
         latent = torch.bmm(grouped, self._weights.output_a.mT).transpose(0, 1).flatten(1)
-        return functional.linear(self._numerics.matmul_input(latent), self._weights.output_b)
+        return self._operations.linear(self._numerics.matmul_input(latent), self._weights.output_b)

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from stepahead.devices.kernels.reference import indexer
+from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference.attention import KeyIndex
-from stepahead.devices.kernels.reference.compressor import pool_group
-from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
-from stepahead.devices.kernels.reference.rotary import rotate_
 
 from .caches import Caches
 from .config import ModelConfig
@@ -44,9 +40,15 @@ class Compressor:
     """Pools positions into entries and writes entries and index keys of one source layer."""
 
     def __init__(
-        self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: CompressorWeights
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        role: LayerRole,
+        weights: CompressorWeights,
+        operations: Operations,
     ) -> None:
         self._config, self._numerics, self._role, self._weights = config, numerics, role, weights
+        self._operations = operations
 
     def store(self, inputs_rows_dim: Tensor, step: StepIndex, caches: Caches) -> Tensor:
         """Write the entries that the rows complete; return the latents `[rows, head_dim]` before rotation.
@@ -56,7 +58,7 @@ class Compressor:
         """
         latent = self._latent(inputs_rows_dim, step, caches)
         ratio = self._role.ratio
-        rotated = rotate_(latent.clone(), step.entry_turns[ratio])
+        rotated = self._operations.rotate_(latent.clone(), step.entry_turns[ratio])
         entries = self._numerics.compressed_entry(rotated)
         caches.entries[self._role.layer_id].index_copy_(0, step.entries[ratio].store, entries)
         return latent
@@ -64,35 +66,43 @@ class Compressor:
     def _latent(self, inputs: Tensor, step: StepIndex, caches: Caches) -> Tensor:
         eps = self._config.rms_norm_eps
         if self._role.ratio == 1:
-            return rms_norm(functional.linear(inputs, self._weights.value_gate), self._weights.norm, eps)
-        value_gate = wide_linear(inputs, self._weights.value_gate)
+            return self._operations.rms_norm(
+                self._operations.linear(inputs, self._weights.value_gate), self._weights.norm, eps
+            )
+        value_gate = self._operations.wide_linear(inputs, self._weights.value_gate)
         index = step.groups[self._role.ratio]
         pool = caches.groups[self._role.layer_id]
         rows = value_gate.shape[0]
         pool[index.staging : index.staging + rows] = value_gate
         members = pool.index_select(0, index.keys.slots).view(rows, self._role.ratio, -1)
         values, gates = members.chunk(2, dim=-1)
-        pooled = pool_group(values, gates).to(self._numerics.dtype)
+        pooled = self._operations.pool_group(values, gates).to(self._numerics.dtype)
         pool.index_copy_(0, index.store, value_gate)
-        return rms_norm(pooled, self._weights.norm, eps)
+        return self._operations.rms_norm(pooled, self._weights.norm, eps)
 
 
 class Indexer:
     """Chooses entries for the rows of one index source layer; writes index keys where it owns them."""
 
     def __init__(
-        self, config: ModelConfig, numerics: Numerics, role: LayerRole, weights: IndexerWeights
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        role: LayerRole,
+        weights: IndexerWeights,
+        operations: Operations,
     ) -> None:
         self._config, self._numerics, self._role, self._weights = config, numerics, role, weights
+        self._operations = operations
         self._head_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
     def store_key(self, latent_rows_dim: Tensor, step: StepIndex, caches: Caches) -> None:
         if self._weights.key is None or self._weights.key_norm is None:
             return
         ratio = self._role.ratio
-        projected = functional.linear(latent_rows_dim, self._weights.key)
-        normed = rms_norm(projected, self._weights.key_norm, self._config.rms_norm_eps)
-        key = self._numerics.index_vector(rotate_(normed, step.entry_turns[ratio]))
+        projected = self._operations.linear(latent_rows_dim, self._weights.key)
+        normed = self._operations.rms_norm(projected, self._weights.key_norm, self._config.rms_norm_eps)
+        key = self._numerics.index_vector(self._operations.rotate_(normed, step.entry_turns[ratio]))
         pool = caches.index_keys[self._role.layer_id]
         pool.view(-1, pool.shape[-1]).index_copy_(0, step.entries[ratio].store, key)
 
@@ -129,12 +139,12 @@ class Indexer:
         probe: Probe | None,
     ) -> Tensor:
         query = self._query(query_latent, step)
-        head_weights = functional.linear(inputs, self._weights.head_weights) * self._head_scale
+        head_weights = self._operations.linear(inputs, self._weights.head_weights) * self._head_scale
         if self._role.uses_candidates and selections.candidate_blocks is not None:
             return self._best_candidates(query, head_weights, step, caches, selections.candidate_blocks)
         scores = self._all_scores(query, head_weights, step, caches)
         if self._publishes_candidates(scores.shape[1]):
-            selections.candidate_blocks = indexer.select_blocks(
+            selections.candidate_blocks = self._operations.select_blocks(
                 scores,
                 step.entries[self._role.ratio].visible,
                 self._config.candidate_block_size,
@@ -142,13 +152,15 @@ class Indexer:
             )
             if probe is not None:
                 probe("candidate_blocks", self._role.layer_id, selections.candidate_blocks)
-        return indexer.select_topk(scores, self._config.index_topk)
+        return self._operations.select_topk(scores, self._config.index_topk)
 
     def _query(self, query_latent: Tensor, step: StepIndex) -> Tensor:
         heads, dim = self._config.index_n_heads, self._config.index_head_dim
-        query = functional.linear(self._numerics.matmul_input(query_latent), self._weights.query)
+        query = self._operations.linear(self._numerics.matmul_input(query_latent), self._weights.query)
         query = query.view(-1, heads, dim)
-        return self._numerics.index_vector(rotate_(query, step.turns[self._role.ratio].unsqueeze(1)))
+        return self._numerics.index_vector(
+            self._operations.rotate_(query, step.turns[self._role.ratio].unsqueeze(1))
+        )
 
     def _keys(self, caches: Caches) -> Tensor:
         source = self._role.index_k_source
@@ -161,7 +173,7 @@ class Indexer:
         members = _tile_rows(step.rows, tiles)
         blocks = step.block_table.index_select(0, tiles.sequence)
         keys = _take(self._keys(caches), blocks).flatten(1, 2)
-        scores = indexer.index_scores(
+        scores = self._operations.index_scores(
             _take(query, members), keys, _take(head_weights, members), narrow=self._numerics.quantized
         )
         scores = scores.flatten(0, 1).index_select(0, _row_places(step.rows, tiles))
@@ -180,10 +192,10 @@ class Indexer:
         hidden = (entries < 0) | (entries >= index.visible.unsqueeze(1))
         slots = entry_slots(entries.masked_fill(hidden, 0), step.rows, step.block_table, index.per_block)
         keys = _take(self._keys(caches).flatten(0, 1), slots)
-        scores = indexer.index_scores(
+        scores = self._operations.index_scores(
             query.unsqueeze(1), keys, head_weights.unsqueeze(1), narrow=self._numerics.quantized
         )
-        best = indexer.select_topk(
+        best = self._operations.select_topk(
             scores.squeeze(1).masked_fill_(hidden, -torch.inf), self._config.index_topk
         )
         return entries.gather(1, best.clamp(min=0)).masked_fill_(best < 0, -1)

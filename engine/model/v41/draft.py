@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference.attention import KeyIndex
-from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
 
 from .caches import Caches, window_ring
 from .compressed import Selections
@@ -45,6 +45,7 @@ class DraftPass:
     base_logits: Tensor  # [sequences, block, vocab], wide
     weights: DraftWeights
     wide: torch.dtype
+    operations: Operations
 
     @property
     def block(self) -> int:
@@ -52,13 +53,15 @@ class DraftPass:
 
     def logits(self, place: int, previous: Tensor) -> Tensor:
         """Logits `[sequences, vocab]` of one place, given the token `[sequences]` before it."""
-        markov = wide_linear(self.weights.markov_embed[previous], self.weights.markov_head)
+        markov = self.operations.wide_linear(self.weights.markov_embed[previous], self.weights.markov_head)
         return self.base_logits[:, place] + markov
 
     def confidence(self, place: int, previous: Tensor) -> Tensor:
         """Raw confidence `[sequences]` that the draft of one place will be accepted."""
         features = torch.cat((self.hidden[:, place], self.weights.markov_embed[previous]), dim=-1)
-        return wide_linear(features.to(self.wide), self.weights.confidence.to(self.wide)).squeeze(-1)
+        return self.operations.wide_linear(
+            features.to(self.wide), self.weights.confidence.to(self.wide)
+        ).squeeze(-1)
 
     def greedy(self, newest: Tensor) -> Drafts:
         """Choose the likeliest token at every place."""
@@ -83,7 +86,9 @@ class DraftBlock:
         draft: DraftWeights,
         layers: tuple[Layer, ...],
         tables: RotaryTables,
+        operations: Operations,
     ) -> None:
+        self._operations = operations
         self._config, self._numerics = config, numerics
         self._model_weights, self._weights = weights, draft
         self._layers = layers
@@ -94,10 +99,10 @@ class DraftBlock:
 
         Rows of drafts that will be rejected write too; later rows overwrite them before anyone reads them.
         """
-        projected = functional.linear(
+        projected = self._operations.linear(
             self._numerics.matmul_input(features_rows_targets_dim), self._weights.main_projection
         )
-        main = rms_norm(projected, self._weights.main_norm, self._config.rms_norm_eps)
+        main = self._operations.rms_norm(projected, self._weights.main_norm, self._config.rms_norm_eps)
         for layer in self._layers:
             layer.attention.store_main_key(main, step, caches)
 
@@ -115,14 +120,15 @@ class DraftBlock:
         selections = Selections()
         for layer in self._layers:
             streams = layer.close(layer.open_attention(streams, None), step, caches, selections, None)
-        hidden = streams.contract()
-        normed = rms_norm(hidden, self._weights.norm, self._config.rms_norm_eps)
-        logits = wide_linear(normed, self._model_weights.head)
+        hidden = streams.contract(self._operations)
+        normed = self._operations.rms_norm(hidden, self._weights.norm, self._config.rms_norm_eps)
+        logits = self._operations.wide_linear(normed, self._model_weights.head)
         return DraftPass(
             hidden.view(sequences, block, -1),
             logits.view(sequences, block, -1),
             self._weights,
             self._numerics.wide,
+            self._operations,
         )
 
     def _step(self, anchor: Tensor, state_slot: Tensor, caches: Caches) -> StepIndex:

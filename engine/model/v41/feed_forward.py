@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference import experts
-from stepahead.devices.kernels.reference.norm import wide_linear
 
 from .config import ModelConfig
 from .numerics import Numerics
@@ -19,14 +18,22 @@ class FeedForward:
     """A gate, routed experts and one shared expert."""
 
     def __init__(
-        self, config: ModelConfig, numerics: Numerics, layer_id: int, weights: ExpertWeights
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        layer_id: int,
+        weights: ExpertWeights,
+        operations: Operations,
     ) -> None:
+        self._operations = operations
         self._config, self._numerics, self._layer_id, self._weights = config, numerics, layer_id, weights
 
     def __call__(self, inputs_rows_dim: Tensor, image_mask: Tensor | None, probe: Probe | None) -> Tensor:
         weights = self._weights
-        scores = experts.gate_scores(wide_linear(inputs_rows_dim, weights.gate.to(self._numerics.wide)))
-        chosen, shares = experts.route(
+        scores = self._operations.gate_scores(
+            self._operations.wide_linear(inputs_rows_dim, weights.gate.to(self._numerics.wide))
+        )
+        chosen, shares = self._operations.route(
             scores, self._bias(image_mask), weights.top_k, self._config.routed_scaling_factor
         )
         if probe is not None:
@@ -43,14 +50,14 @@ class FeedForward:
 
     def _hidden(self, gate_up: Tensor, shares: Tensor | None) -> Tensor:
         """Gated activation; the routing weight enters before `w2`, where low precision can see it."""
-        hidden = experts.swiglu(gate_up.to(self._numerics.wide), self._config.swiglu_limit)
+        hidden = self._operations.swiglu(gate_up.to(self._numerics.wide), self._config.swiglu_limit)
         if shares is not None:
             hidden = hidden * shares
         return self._numerics.matmul_input(hidden.to(self._numerics.dtype))
 
     def _shared(self, inputs: Tensor) -> Tensor:
-        hidden = self._hidden(functional.linear(inputs, self._weights.shared_gate_up), None)
-        return functional.linear(hidden, self._weights.shared_down).to(self._numerics.wide)
+        hidden = self._hidden(self._operations.linear(inputs, self._weights.shared_gate_up), None)
+        return self._operations.linear(hidden, self._weights.shared_down).to(self._numerics.wide)
 
     def _grouped(self, inputs: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         order = experts.ExpertOrder(chosen, self._weights.gate_up.shape[0])

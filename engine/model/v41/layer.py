@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference import hyper_connections
-from stepahead.devices.kernels.reference.norm import rms_norm
 
 from .attention import Attention
 from .caches import Caches
@@ -39,8 +39,8 @@ class Streams:
     def select(self, index: Tensor) -> Streams:
         return Streams(self.value[index], self.pre[index])
 
-    def contract(self) -> Tensor:
-        return hyper_connections.contract(self.value, self.pre)
+    def contract(self, operations: Operations) -> Tensor:
+        return operations.contract(self.value, self.pre)
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,8 @@ class OpenSublayer:
             self.streams[index], self.inputs[index], self.pre_out[index], self.post[index], self.comb[index]
         )
 
-    def close(self, output: Tensor) -> Streams:
-        streams = hyper_connections.expand(output, self.streams, self.post, self.comb)
-        return Streams(streams, self.pre_out)
+    def close(self, output: Tensor, operations: Operations) -> Streams:
+        return Streams(operations.expand(output, self.streams, self.post, self.comb), self.pre_out)
 
 
 class Layer:
@@ -73,16 +72,20 @@ class Layer:
         role: LayerRole,
         weights: BlockWeights,
         engram_table: EngramTable | None,
+        operations: Operations,
     ) -> None:
         self.role = role
+        self._operations = operations
         self._config = config
         self._weights = weights
         device = weights.attention_norm.device
-        self.attention = Attention(config, numerics, role, weights.attention)
-        self._feed_forward = FeedForward(config, numerics, role.layer_id, weights.ffn)
+        self.attention = Attention(config, numerics, role, weights.attention, operations)
+        self._feed_forward = FeedForward(config, numerics, role.layer_id, weights.ffn, operations)
         self._memory = None
         if weights.engram is not None and engram_table is not None:
-            self._memory = Memory(config, numerics, role.layer_id, weights.engram, engram_table, device)
+            self._memory = Memory(
+                config, numerics, role.layer_id, weights.engram, engram_table, device, operations
+            )
         self._sums = hyper_connections.sum_matrices(config.hc_mult, numerics.wide, device)
 
     def remember(
@@ -108,9 +111,12 @@ class Layer:
         probe: Probe | None,
     ) -> Streams:
         """Run both sublayers from the attention's open state."""
-        streams = attention.close(self.attention(attention.inputs, step, caches, selections, probe))
+        operations = self._operations
+        attended = self.attention(attention.inputs, step, caches, selections, probe)
+        streams = attention.close(attended, operations)
         feed_forward = self._open(streams, self._weights.ffn_mix, self._weights.ffn_norm)
-        streams = feed_forward.close(self._feed_forward(feed_forward.inputs, step.image_mask, probe))
+        output = self._feed_forward(feed_forward.inputs, step.image_mask, probe)
+        streams = feed_forward.close(output, operations)
         if probe is not None:
             probe("streams", self.role.layer_id, streams.value)
             probe("carried_pre", self.role.layer_id, streams.pre)
@@ -118,17 +124,18 @@ class Layer:
 
     def _open(self, streams: Streams, mix: MixWeights, norm: Tensor) -> OpenSublayer:
         config = self._config
-        pre_out, post, comb = hyper_connections.mixes(
+        inputs, pre_out, post, comb = self._operations.open_sublayer(
             streams.value,
+            streams.pre,
             mix.weight,
             mix.base,
             mix.scale,
+            norm,
             self._sums,
             iterations=config.hc_sinkhorn_iters,
             hc_eps=config.hc_eps,
             norm_eps=config.rms_norm_eps,
         )
-        inputs = rms_norm(streams.contract(), norm, config.rms_norm_eps)
         return OpenSublayer(streams.value, inputs, pre_out, post, comb)
 
 

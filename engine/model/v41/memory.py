@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stepahead.devices.kernels.reference import engram
+from stepahead.devices.kernels.operations import Operations
+from stepahead.devices.kernels.reference.engram import NOT_TEXT
 
 from .batch import Batch
 from .config import ModelConfig
@@ -19,7 +20,14 @@ from .weights import EngramWeights
 class Ngrams:
     """The last few tokens of every row, mapped to the compressed vocabulary. Once a step, for all layers."""
 
-    def __init__(self, config: ModelConfig, token_map: Tensor | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        token_map: Tensor | None,
+        device: torch.device,
+        operations: Operations,
+    ) -> None:
+        self._operations = operations
         self._length = config.engram_max_ngram_size
         self._token_map = token_map
         pad = config.engram_pad_token_id
@@ -29,7 +37,7 @@ class Ngrams:
         """`[rows, ngram]`: the token itself first, then older ones; pads beyond the first non-text token."""
         tokens = batch.token_ids
         if batch.images is not None:
-            tokens = tokens.masked_fill(batch.images.mask, engram.NOT_TEXT)
+            tokens = tokens.masked_fill(batch.images.mask, NOT_TEXT)
         rows = batch.rows
         number = torch.arange(rows.count, device=tokens.device).unsqueeze(1)
         distance = torch.arange(self._length, device=tokens.device)
@@ -40,7 +48,7 @@ class Ngrams:
         if self._token_map is not None:
             mapped = self._token_map[ngrams.clamp(min=0)]
             ngrams = torch.where(ngrams < 0, ngrams, mapped)
-        return engram.mask_ngrams(ngrams, self._pad)
+        return self._operations.mask_ngrams(ngrams, self._pad)
 
 
 class Memory:
@@ -54,7 +62,9 @@ class Memory:
         weights: EngramWeights,
         table: EngramTable,
         device: torch.device,
+        operations: Operations,
     ) -> None:
+        self._operations = operations
         self._config, self._numerics, self._layer_id, self._weights = config, numerics, layer_id, weights
         self._multipliers = torch.tensor(table.multipliers, device=device)
         self._primes = torch.tensor(table.primes, device=device).view(-1, config.engram_n_heads)
@@ -63,13 +73,13 @@ class Memory:
     def __call__(
         self, streams: Tensor, ngrams: Tensor, image_mask: Tensor | None, probe: Probe | None
     ) -> Tensor:
-        rows = engram.hash_rows(ngrams, self._multipliers, self._primes, self._offsets)
+        rows = self._operations.hash_rows(ngrams, self._multipliers, self._primes, self._offsets)
         if probe is not None:
             probe("engram_rows", self._layer_id, rows)
         found = functional.embedding(rows, self._weights.table).flatten(1)
-        key_value = functional.linear(self._numerics.matmul_input(found), self._weights.projection)
+        key_value = self._operations.linear(self._numerics.matmul_input(found), self._weights.projection)
         key_value = key_value.view(-1, self._config.hc_mult + 1, self._config.hidden_size)
         text_rows = None if image_mask is None else ~image_mask
-        return engram.apply_memory(
+        return self._operations.apply_memory(
             streams, key_value, self._weights.query_key, text_rows, self._config.rms_norm_eps
         )

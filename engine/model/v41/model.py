@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stepahead.devices.kernels.reference.norm import rms_norm, wide_linear
+from stepahead.devices.kernels.operations import REFERENCE, Operations
 
 from .batch import Batch, Truncation
 from .caches import Caches, CacheShape, allocate_caches, backtracking
@@ -59,9 +59,11 @@ class Model:
         numerics: Numerics,
         *,
         token_map: Tensor | None = None,
+        operations: Operations = REFERENCE,
     ) -> None:
         """`token_map` `[vocab]` int64 maps raw to compressed ids for Engram; None is the identity."""
         self.config, self.weights, self.numerics = config, weights, numerics
+        self.operations = operations
         self.device = weights.embed.device
         self._roles = layer_roles(config)
         positions = config.max_position_embeddings + POSITIONS_PAST_LIMIT
@@ -69,10 +71,10 @@ class Model:
         memories = {table.layer_id: table for table in engram_tables(config)}
         trunk_count = config.num_hidden_layers
         self._layers = tuple(
-            Layer(config, numerics, role, block, memories.get(role.layer_id))
+            Layer(config, numerics, role, block, memories.get(role.layer_id), operations)
             for role, block in zip(self._roles[:trunk_count], weights.blocks, strict=True)
         )
-        self._ngrams = Ngrams(config, token_map, self.device) if config.engram_layer_ids else None
+        self._ngrams = Ngrams(config, token_map, self.device, operations) if config.engram_layer_ids else None
         self._boundary = config.n_prefill_layer
         self._draft = self._build_draft(weights)
 
@@ -81,10 +83,12 @@ class Model:
             return None
         roles = self._roles[self.config.num_hidden_layers :]
         layers = tuple(
-            Layer(self.config, self.numerics, role, block, None)
+            Layer(self.config, self.numerics, role, block, None, self.operations)
             for role, block in zip(roles, weights.draft.blocks, strict=True)
         )
-        return DraftBlock(self.config, self.numerics, weights, weights.draft, layers, self._tables)
+        return DraftBlock(
+            self.config, self.numerics, weights, weights.draft, layers, self._tables, self.operations
+        )
 
     def new_caches(self, shape: CacheShape) -> Caches:
         return allocate_caches(self.config, self.numerics, shape, self.device)
@@ -116,11 +120,11 @@ class Model:
             if probe is not None:
                 probe("main_hidden", -1, main)
             self._draft.store_main_keys(main, consumer_step, caches)
-        hidden = streams.contract()
+        hidden = streams.contract(self.operations)
         if batch.logit_rows is not None:
             hidden = hidden[batch.logit_rows]
-        normed = rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
-        return ForwardOutput(wide_linear(normed, self.weights.head), hidden)
+        normed = self.operations.rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
+        return ForwardOutput(self.operations.wide_linear(normed, self.weights.head), hidden)
 
     def _trunk(
         self, batch: Batch, step: StepIndex, consumer_step: StepIndex, caches: Caches, probe: Probe | None
