@@ -16,7 +16,7 @@ import asyncio
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ..conversation import Conversation
@@ -44,15 +44,15 @@ class PieceCache:
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
         self.characters = 0
-        self._ids: OrderedDict[str, array[int]] = OrderedDict()
+        self._ids: OrderedDict[str, bytes] = OrderedDict()
 
-    def get(self, text: str) -> array[int] | None:
+    def get(self, text: str) -> bytes | None:
         ids = self._ids.get(text)
         if ids is not None:
             self._ids.move_to_end(text)
         return ids
 
-    def put(self, text: str, ids: array[int]) -> None:
+    def put(self, text: str, ids: bytes) -> None:
         if text in self._ids or len(text) > self.max_characters:
             return
         self._ids[text] = ids
@@ -62,11 +62,9 @@ class PieceCache:
             self.characters -= len(forgotten)
 
 
-def _joined(parts: Iterable[array[int]]) -> array[int]:
-    ids = array("i")
-    for part in parts:
-        ids.extend(part)
-    return ids
+def _packed(ids: Sequence[int]) -> bytes:
+    """As C ints: what is joined a thousand times is joined fastest as bytes."""
+    return array("i", ids).tobytes()
 
 
 class PromptEncoder:
@@ -98,11 +96,11 @@ class PromptEncoder:
         self._learn(found, missing, encoded)
         return self._join(rendered, found)
 
-    def _look_up(self, rendered: RenderedPrompt) -> tuple[dict[str, array[int]], list[str]]:
-        found: dict[str, array[int]] = {}
+    def _look_up(self, rendered: RenderedPrompt) -> tuple[dict[str, bytes], list[str]]:
+        found: dict[str, bytes] = {"": b""}
         missing: dict[str, None] = {}
         for text in rendered.pieces[0::2]:
-            if text and text not in found:
+            if text not in found:
                 ids = self._cache.get(text)
                 if ids is None:
                     missing[text] = None
@@ -110,29 +108,29 @@ class PromptEncoder:
                     found[text] = ids
         return found, list(missing)
 
-    def _encode_missing(self, texts: Sequence[str]) -> list[array[int]]:
+    def _encode_missing(self, texts: Sequence[str]) -> list[bytes]:
         encode = self._vocabulary.tokenizer.encode_many
         if sum(map(len, texts)) <= LONG:
-            return [array("i", ids) for ids in encode(texts, literal=True)] if texts else []
+            return [_packed(ids) for ids in encode(texts, literal=True)] if texts else []
         parts, counts = all_parts(texts) if self._vocabulary.has_line_starts else (texts, [1] * len(texts))
-        encoded: list[array[int]] = []
+        encoded: list[bytes] = []
         for start in range(0, len(parts), _PARALLEL):
-            encoded += (array("i", ids) for ids in encode(parts[start : start + _PARALLEL], literal=True))
+            encoded += map(_packed, encode(parts[start : start + _PARALLEL], literal=True))
         in_order = iter(encoded)
-        return [_joined(islice(in_order, count)) for count in counts]
+        return [b"".join(islice(in_order, count)) for count in counts]
 
-    def _learn(
-        self, found: dict[str, array[int]], texts: Sequence[str], encoded: Sequence[array[int]]
-    ) -> None:
+    def _learn(self, found: dict[str, bytes], texts: Sequence[str], encoded: Sequence[bytes]) -> None:
         for text, ids in zip(texts, encoded, strict=True):
             found[text] = ids
             self._cache.put(text, ids)
 
-    def _join(self, rendered: RenderedPrompt, found: dict[str, array[int]]) -> array[int]:
-        ids, special_id = array("i"), self._vocabulary.special_id
-        for index, piece in enumerate(rendered.pieces):
-            if index % 2:
-                ids.append(special_id(piece))
-            elif piece:
-                ids.extend(found[piece])
+    def _join(self, rendered: RenderedPrompt, found: dict[str, bytes]) -> array[int]:
+        """A text may spell a special token, so texts and tokens are looked up apart, by their places."""
+        pieces, special_id = rendered.pieces, self._vocabulary.special_id
+        special = {spelling: _packed((special_id(spelling),)) for spelling in dict.fromkeys(pieces[1::2])}
+        parts = [b""] * len(pieces)
+        parts[0::2] = map(found.__getitem__, pieces[0::2])
+        parts[1::2] = map(special.__getitem__, pieces[1::2])
+        ids = array("i")
+        ids.frombytes(b"".join(parts))
         return ids

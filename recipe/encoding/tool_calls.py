@@ -25,15 +25,11 @@ def call_arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def open_tag(writer: PromptWriter, name: str, attributes: str = "") -> None:
-    writer.text("<")
-    writer.special(writer.tokens.dsml)
-    writer.text(name, attributes, ">")
+    writer.around_special("<", writer.tokens.dsml, f"{name}{attributes}>")
 
 
 def close_tag(writer: PromptWriter, name: str) -> None:
-    writer.text("</")
-    writer.special(writer.tokens.dsml)
-    writer.text(name, ">")
+    writer.around_special("</", writer.tokens.dsml, f"{name}>")
 
 
 def write_parameter(
