@@ -224,3 +224,15 @@ def test_load_config_names_a_file_that_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", [[], "text", None])
 def test_a_document_must_be_an_object(document: Any) -> None:
     assert refusal(document).field == "config.json"
+
+
+def test_confidence_temperatures_are_optional_and_survive() -> None:
+    plain = parse_config(nano_document())
+    assert plain.dspark_confidence_temperatures == ()
+    assert "dspark_confidence_temperatures" not in to_document(plain)["text_config"]
+    fitted = parse_config(changed("text_config", dspark_confidence_temperatures=[1, 1.5, 2, 2.5, 3]))
+    assert fitted.dspark_confidence_temperatures == (1.0, 1.5, 2.0, 2.5, 3.0)
+    assert parse_config(json.loads(json.dumps(to_document(fitted)))) == fitted
+    assert (
+        refusal(changed("text_config", dspark_confidence_temperatures="hot")).allowed == "a list of numbers"
+    )

@@ -60,6 +60,16 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         {"o_lora_rank": 24},
         "text_config.o_groups * o_lora_rank",
     ),
+    (
+        "confidence_temperatures_cover_the_block",
+        {"dspark_confidence_temperatures": (1.0, 1.5)},
+        "text_config.dspark_confidence_temperatures",
+    ),
+    (
+        "confidence_temperatures_cover_the_block",
+        {"dspark_confidence_temperatures": (1.0, 1.5, 0.0, 2.0, 1.0)},
+        "text_config.dspark_confidence_temperatures",
+    ),
     ("ratios_cover_every_layer", {"compress_ratios": (0,) * 12}, "text_config.compress_ratios"),
     ("ratios_cover_every_layer", {"compress_ratios": (4,) * 13}, "text_config.compress_ratios"),
     ("draft_layers_never_share", {"compress_ratios": (1,) * 13}, "text_config.compress_ratios"),

@@ -71,6 +71,7 @@ _KIND_PHRASES: dict[Any, str] = {
     int | None: "an integer or null",
     float | None: "a number or null",
     tuple[int, ...]: "a list of integers",
+    tuple[float, ...]: "a list of numbers",
     RopeScaling | None: "an object or null",
 }
 
@@ -120,6 +121,8 @@ def to_document(config: ModelConfig) -> dict[str, Any]:
     vision = flat.pop("vision")
     top = {name: flat.pop(name) for name in _TOP_LEVEL}
     scaling = flat.pop("rope_scaling")
+    if not flat["dspark_confidence_temperatures"]:
+        del flat["dspark_confidence_temperatures"]  # no published field: say it only where it says something
     text = {
         "model_type": "deepseek_v41_text",
         **flat,

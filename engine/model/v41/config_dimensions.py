@@ -120,6 +120,14 @@ def experts_can_be_chosen(config: ModelConfig) -> None:
         )
 
 
+def confidence_temperatures_cover_the_block(config: ModelConfig) -> None:
+    temperatures, block = config.dspark_confidence_temperatures, config.dspark_block_size
+    fits = not temperatures or len(temperatures) == block
+    fits &= all(math.isfinite(t) and t > 0 for t in temperatures)
+    field = TEXT + "dspark_confidence_temperatures"
+    require(fits, field, temperatures, f"absent, or {block} positive numbers, one for each draft")
+
+
 def vision_tower_is_whole(config: ModelConfig) -> None:
     vision = config.vision
     if vision is None:
@@ -144,6 +152,7 @@ DIMENSION_RULES = (
     heads_divide_into_output_groups,
     quantized_dimensions_are_whole_groups,
     experts_can_be_chosen,
+    confidence_temperatures_cover_the_block,
     vision_tower_is_whole,
 )
 """In this order: a later rule may rely on the earlier ones."""

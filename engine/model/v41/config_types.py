@@ -139,6 +139,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     dspark_markov_rank: int = 0
     dspark_n_routed_experts: int = 0
     dspark_num_experts_per_tok: int = 0
+    dspark_confidence_temperatures: tuple[float, ...] = ()  # one a place; ours, empty means 1 everywhere
 
     use_fp4_sparse_kv: bool = True
     vision: VisionConfig | None = None

@@ -27,6 +27,9 @@ from .rows import RingIndex, Rows, uniform_tiles
 from .step import RotaryTables, StepIndex
 from .weights import DraftWeights, ModelWeights
 
+_SUREST = 60.0
+"""Log-odds of a confidence; products of five sigmoids of such numbers are exact enough to compare."""
+
 
 @dataclass(frozen=True)
 class Drafts:
@@ -44,6 +47,7 @@ class DraftPass:
     hidden: Tensor  # [sequences, block, dim], before the norm
     base_logits: Tensor  # [sequences, block, vocab], wide
     weights: DraftWeights
+    temperatures: tuple[float, ...]  # of the confidences, by place; empty: 1
     wide: torch.dtype
     operations: Operations
 
@@ -62,6 +66,16 @@ class DraftPass:
         return self.operations.wide_linear(
             features.to(self.wide), self.weights.confidence.to(self.wide)
         ).squeeze(-1)
+
+    def acceptance(self, place: int, previous: Tensor) -> Tensor:
+        """Log-odds `[sequences]` that the draft of one place is accepted if those before it were.
+
+        The raw confidence by the place's temperature, which measured acceptance chose. Everything that
+        decides how many drafts to verify reads these; the raw ones are what the checkpoint promises.
+        """
+        raw = self.confidence(place, previous)
+        scaled = raw / self.temperatures[place] if self.temperatures else raw
+        return scaled.clamp(-_SUREST, _SUREST)
 
     def greedy(self, newest: Tensor) -> Drafts:
         """Choose the likeliest token at every place."""
@@ -127,6 +141,7 @@ class DraftBlock:
             hidden.view(sequences, block, -1),
             logits.view(sequences, block, -1),
             self._weights,
+            self._config.dspark_confidence_temperatures,
             self._numerics.wide,
             self._operations,
         )

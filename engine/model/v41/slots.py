@@ -21,7 +21,7 @@ class SlotState:
     position: Tensor  # [slots], of the next row
     token: Tensor  # [slots], to be fed at `position`
     drafts: Tensor  # [slots, drafts], guessed to follow it
-    confidence: Tensor  # [slots, drafts] wide, raw
+    confidence: Tensor  # [slots, drafts] wide, log-odds of acceptance: their sigmoid is the chance
     history: Tensor  # [slots, HISTORY] before `position`, oldest first
     table: Tensor  # [slots, columns], block ids
 
