@@ -17,6 +17,7 @@ from stepahead.devices.kernels.reference import sampling
 
 from ..runner import NO_TOKEN, RunnerShape, SamplePlan
 from .caches import Caches
+from .host_arrays import to_device
 from .model import Model
 from .processing import DrawRows, Draws, Processor, report
 from .sampling_slots import PENALTY, WORDS, SamplingSlots
@@ -60,7 +61,7 @@ class Chooser:
         wanted = self._wanted(forward, rows, row_count)
         logits = forward.logits
         if plan.masks is not None:
-            bits = torch.from_numpy(plan.masks.view("int32")).to(logits.device)[placed.logit_rows]
+            bits = to_device(plan.masks.view("int32"), logits.device)[placed.logit_rows]
             logits = sampling.forbid_(logits.clone(), bits)
         draws = self._processor.draw(logits, wanted, plan.logprobs)
         drawn_rows = draws.tokens.new_zeros(logits.shape[0])
@@ -106,7 +107,7 @@ class Chooser:
             chosen = np.flatnonzero(work & bit)
             if chosen.size == 0:
                 continue
-            index = torch.from_numpy(chosen).to(placed.slots.device)
+            index = to_device(chosen, placed.slots.device)
             slots, tokens, emitted = placed.slots[index], drawn.tokens[index], drawn.emitted[index]
             if bit == PENALTY:
                 seen.count(slots, layout.slots[chosen], tokens, emitted)
@@ -159,8 +160,8 @@ class Chooser:
         prompts = host_slots.size - decode
         sequence = np.concatenate((np.repeat(np.arange(decode), places), decode + np.arange(prompts)))
         place = np.concatenate((np.tile(np.arange(places), decode), np.zeros(prompts, dtype=np.int64)))
-        owner = torch.from_numpy(sequence).to(device)
-        inside = torch.minimum(torch.from_numpy(place).to(device), row_count[owner] - 1)
+        owner = to_device(sequence, device)
+        inside = torch.minimum(to_device(place, device), row_count[owner] - 1)
         index = placed.sampling[owner]
         slots = placed.slots[index]
         last = torch.where(owner < decode, inside, placed.lengths[index] - 1)
@@ -193,7 +194,7 @@ class Chooser:
         top_ids = rows.new_full(top.shape, NO_TOKEN)
         tables, host_slots = self._tables, wanted.host_slots
         asked = np.flatnonzero(tables.logprobs[host_slots] >= 0)
-        numbers = wanted.numbers[torch.from_numpy(asked).to(rows.device)]
+        numbers = wanted.numbers[to_device(asked, rows.device)]
         own = report(logits.index_select(0, numbers), numbers, drawn_rows[numbers], alternatives)
         for made in (own, *draws.reports):  # what was processed replaces the model's own
             chosen[made.numbers], top[made.numbers], top_ids[made.numbers] = (

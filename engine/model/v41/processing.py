@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stepahead.devices.kernels.reference import sampling
 
+from .host_arrays import to_device
 from .sampling_slots import (
     ALLOWED,
     BIAS,
@@ -50,7 +51,7 @@ class DrawRows:
     host_slots: npt.NDArray[np.int32]  # [rows]
 
     def only(self, chosen: npt.NDArray[np.intp]) -> DrawRows:
-        index = torch.from_numpy(chosen).to(self.slots.device)
+        index = to_device(chosen, self.slots.device)
         return DrawRows(
             self.numbers[index],
             self.slots[index],
@@ -111,7 +112,7 @@ class _Part:
     alternatives: int
 
     def asking(self) -> Tensor:
-        return torch.from_numpy(np.flatnonzero(self.asked)).to(self.likeliest.device)
+        return to_device(np.flatnonzero(self.asked), self.likeliest.device)
 
     def report_whole(self, distribution: Tensor, drawn: Tensor) -> list[Report]:
         if not self.asked.any():
@@ -140,7 +141,7 @@ class Processor:
         tokens, maxima = tokens[rows.numbers], maxima[rows.numbers]
         if busy.size == 0:
             return Draws(tokens, maxima, [])
-        index = torch.from_numpy(busy).to(tokens.device)
+        index = to_device(busy, tokens.device)
         draws = self._in_pieces(logits, rows.only(busy), alternatives)
         return Draws(
             tokens.index_copy(0, index, draws.tokens),
@@ -173,7 +174,7 @@ class Processor:
             if chosen.size == 0:
                 continue
             everyone = chosen.size == work.size
-            index = torch.from_numpy(chosen).to(tokens.device)
+            index = to_device(chosen, tokens.device)
             own = _Part(
                 rows if everyone else rows.only(chosen),
                 edited if everyone else edited.index_select(0, index),
@@ -199,13 +200,15 @@ class Processor:
         scaled, maxima = self._scale_(part)
         limits = tables.top_k_host[part.rows.host_slots]
         bounded = bool((limits > 0).all())
+        # Whether a nucleus fits can be asked of a CPU; a GPU, which nobody may wait for, ranks everything.
+        unbounded = _NUCLEUS if scaled.device.type == "cpu" else scaled.shape[1]
         kept = sampling.keep_candidates(
             scaled,
             maxima,
             tables.top_k[slots],
             tables.top_p[slots],
             tables.min_p[slots],
-            count=max(int(limits.max()), part.alternatives, 1 if bounded else _NUCLEUS),
+            count=max(int(limits.max()), part.alternatives, 1 if bounded else unbounded),
             bounded=bounded,
         )
         drawn = sampling.draw_candidate(kept.values, kept.ids, self._keys(part.rows))
@@ -234,7 +237,7 @@ class Processor:
         ):
             chosen = np.flatnonzero(work & bit)
             if chosen.size:
-                edit_(edited, torch.from_numpy(chosen).to(edited.device), rows.only(chosen))
+                edit_(edited, to_device(chosen, edited.device), rows.only(chosen))
         if (work & EARLY_BAN).any():
             early = rows.output < tables.min_output[rows.slots]
             sampling.ban_(edited, tables.end_ids[rows.slots], early)

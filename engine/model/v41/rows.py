@@ -29,6 +29,8 @@ from torch import Tensor
 
 from stepahead.devices.kernels.reference.attention import KeyIndex
 
+from .host_arrays import to_device
+
 BLOCK_TOKENS = 128
 """Tokens of one block of paged keys; even, so that a ratio-2 group never straddles two blocks."""
 
@@ -61,7 +63,7 @@ def plan_tiles(query_lengths: Sequence[int] | npt.NDArray[np.integer[Any]], devi
     first = np.cumsum(per_sequence) - per_sequence
     sequence = np.repeat(np.arange(lengths.size), per_sequence)
     offset = (np.arange(sequence.size) - first[sequence]) * rows
-    return Tiles(rows, *(torch.from_numpy(x).to(device) for x in (sequence, offset, first)))
+    return Tiles(rows, *(to_device(x, device) for x in (sequence, offset, first)))
 
 
 def uniform_tiles(sequences: int, rows: int, device: torch.device) -> Tiles:

@@ -21,6 +21,7 @@ from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
 from .choosing import Chooser, Drawn, ForwardResult
 from .config import ModelConfig
+from .host_arrays import to_device
 from .model import Model
 from .numerics import Numerics
 from .rows import BLOCK_TOKENS
@@ -127,12 +128,12 @@ class V41Runner(Runner):
 
     def _copy_states(self, copies: np.ndarray) -> None:
         """One after another: a save may read the slot that a later restore overwrites."""
-        for source, destination in torch.from_numpy(copies.astype(np.int64)).to(self._model.device):
+        for source, destination in to_device(copies.astype(np.int64), self._model.device):
             copy_state_(self._model.config, self._caches, source.view(1), destination.view(1))
 
     def _update_tables(self, updates: np.ndarray) -> None:
         if updates.size:
-            slot, column, block = torch.from_numpy(updates.astype(np.int64)).to(self._model.device).unbind(1)
+            slot, column, block = to_device(updates.astype(np.int64), self._model.device).unbind(1)
             self._state.table[slot, column] = block
 
     def _place(self, plan: StepPlan) -> LayoutTensors:
@@ -150,7 +151,7 @@ class V41Runner(Runner):
         recent = plan.chunk_tokens[np.maximum(start[:, None] + inside, 0)] if lengths.size else inside
         older = np.take_along_axis(plan.chunk_history, np.clip(HISTORY + inside, 0, HISTORY - 1), axis=1)
         tail = np.where(inside >= 0, recent, older).astype(np.int64)
-        return torch.from_numpy(tail).to(self._model.device)
+        return to_device(tail, self._model.device)
 
     def _result(self, plan: StepPlan, forward: ForwardResult, drawn: Drawn) -> StepResult:
         drafted = plan.layout.query_lengths - 1

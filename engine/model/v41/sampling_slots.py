@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..runner import NO_TOKEN, EditRows, RunnerShape, SamplingRows
+from .host_arrays import to_device
 from .seen_tokens import SeenTokens
 
 RANDOM, FILTER, EARLY_BAN, BIAS, ALLOWED, WORDS, PENALTY, PROCESSED = (1 << bit for bit in range(8))
@@ -61,7 +62,7 @@ class SamplingSlots:
         for name in _SCALARS:
             table: Tensor = getattr(self, name)
             table[index] = self._to(getattr(rows, name), table.dtype)
-        self.seed[index] = torch.from_numpy(rows.seed.view(np.int64)).to(self._device)
+        self.seed[index] = to_device(rows.seed.view(np.int64), self._device)
         random = rows.temperature > 0
         filtered = random & ((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0))
         work = RANDOM * random + FILTER * filtered + EARLY_BAN * (rows.min_output > 0)
@@ -105,7 +106,7 @@ class SamplingSlots:
         return table
 
     def _to(self, array: npt.NDArray[np.generic], dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(array).to(self._device, dtype)
+        return to_device(array, self._device, dtype)
 
 
 def _aligned(beginnings: npt.NDArray[np.int32], reach: int) -> npt.NDArray[np.int32]:

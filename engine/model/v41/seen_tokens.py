@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..runner import NO_TOKEN, EditRows
+from .host_arrays import to_device
 
 
 class SeenTokens:
@@ -31,15 +32,15 @@ class SeenTokens:
 
     def occupy(self, rows: EditRows, index: Tensor, reach: int) -> None:
         """Write newcomers; `reach` is how many recent tokens the longest bad word needs."""
-        self._remember(torch.from_numpy(rows.recent).to(self._device, torch.int64), index, reach)
+        self._remember(to_device(rows.recent, self._device, torch.int64), index, reach)
         present = (rows.seen_ids >= 0).sum(-1)
         self._bound[rows.slots] = present
         if not present.any():
             return
         counts, ids = self._tables()
         counts[index] = 0
-        seen = torch.from_numpy(rows.seen_ids).to(self._device, torch.int64)
-        values = torch.from_numpy(rows.seen_counts).to(self._device, torch.int32)
+        seen = to_device(rows.seen_ids, self._device, torch.int64)
+        values = to_device(rows.seen_counts, self._device, torch.int32)
         ids[index, : seen.shape[1]] = seen
         pads = seen < 0
         counts.index_put_(
@@ -47,7 +48,7 @@ class SeenTokens:
             values.masked_fill(pads, 0),
             accumulate=True,
         )
-        self._distinct[index] = torch.from_numpy(present).to(self._device)
+        self._distinct[index] = to_device(present, self._device)
 
     def _remember(self, recent: Tensor, index: Tensor, reach: int) -> None:
         if self.recent.shape[1] < reach:

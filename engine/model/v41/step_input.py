@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..runner import BatchLayout, Int32s, StepPlan
 from .batch import Batch
+from .host_arrays import to_device
 from .rows import BLOCK_TOKENS, lay_rows, plan_tiles
 from .slots import SlotState
 
@@ -38,7 +39,7 @@ def place_layout(layout: BatchLayout, device: torch.device) -> LayoutTensors:
     wanted = np.concatenate((np.arange(decode_rows), last))
 
     def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64)).to(device)
+        return to_device(array.astype(np.int64), device)
 
     return LayoutTensors(
         layout=layout,
@@ -76,7 +77,7 @@ def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) ->
 
 
 def _tensor(array: Int32s, device: torch.device) -> Tensor:
-    return torch.from_numpy(array.astype(np.int64)).to(device)
+    return to_device(array.astype(np.int64), device)
 
 
 def _table_width(plan: StepPlan) -> int:
