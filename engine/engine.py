@@ -26,7 +26,7 @@ from .opening import Opening, check_no_loop
 from .prompts import Prompt
 from .stream import Stream
 from .tracer import TraceSession
-from .types import Completion, Health, SamplingParams, Stats
+from .types import Completion, Health, Retention, SamplingParams, Stats
 
 
 class Engine:
@@ -79,6 +79,8 @@ class Engine:
         priority: int = 0,
         deadline: float | None = None,
         cache_salt: str | bytes = b"",
+        session: str = "",
+        retention: Retention = "chat",
         trace: bool | str | Path = False,
     ) -> Stream:
         """Output of one request as it is generated: an async generator of `Delta`.
@@ -86,9 +88,11 @@ class Engine:
         `prompt` is text, token ids, or messages (`role` and `content`). `request_id` is a label for `abort`
         and results; it need not be unique. A higher `priority` is served first. `deadline` is a time on the
         loop's clock (`loop.time() + seconds`) at which the stream ends with what there is. Requests with
-        different `cache_salt` never share cached prompts. `trace` writes a trace of the engine while this
-        request is in, the request step by step, to that path (True: `stepahead-request-KEY.json` in the
-        working folder). Errors are raised by the first `anext`.
+        different `cache_salt` never share cached prompts. `session` names a conversation whose turns continue
+        each other: the cache lets go of a turn's state first once the next has its own. `retention` "agent"
+        keeps a prompt longer than those of chats, for a caller that comes back after its tools. `trace`
+        writes a trace of the engine while this request is in, the request step by step, to that path (True:
+        `stepahead-request-KEY.json` in the working folder). Errors are raised by the first `anext`.
         """
         submission = Submission(
             prompt=prompt,
@@ -97,6 +101,8 @@ class Engine:
             priority=priority,
             deadline=deadline,
             cache_salt=cache_salt,
+            session=session,
+            retention=retention,
             trace=trace,
         )
         return Stream(self._host.wiring.intake, submission)
@@ -110,6 +116,8 @@ class Engine:
         priority: int = 0,
         deadline: float | None = None,
         cache_salt: str | bytes = b"",
+        session: str = "",
+        retention: Retention = "chat",
     ) -> Completion:
         """The whole answer of a request with one choice (`generate_many` serves n > 1)."""
         if params is not None and params.n != 1:
@@ -121,6 +129,8 @@ class Engine:
             priority=priority,
             deadline=deadline,
             cache_salt=cache_salt,
+            session=session,
+            retention=retention,
         )
         async with contextlib.aclosing(finished):
             return await anext(finished)

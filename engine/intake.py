@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from .errors import EngineClosedError, EngineError, InvalidParameterError, Wrong
 from .prompts import Prompt, is_long, prompt_tokens
 from .text.tokenizer import Tokenizer
 from .tracer import Tracer, TraceSession
-from .types import FinishReason, Request, ResolvedParams, SamplingParams
+from .types import FinishReason, Request, ResolvedParams, Retention, SamplingParams
 from .validation import validate
 
 _TEXT_THREADS = 2
@@ -48,6 +48,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     deadline: float | None
     cache_salt: str | bytes
+    session: str = ""
+    retention: Retention = "chat"
     trace: bool | str | Path = False
 
 
@@ -174,6 +176,8 @@ class Intake:
                 arrival=arrival,
                 deadline=submission.deadline,
                 salt=salt.encode() if isinstance(salt, str) else salt,
+                session=submission.session,
+                retention=submission.retention,
             )
             for choice, key in enumerate(keys)
         )
@@ -247,6 +251,10 @@ def _typed(submission: Submission) -> SamplingParams:
     """The parameters with every field of its declared type, which a struct does not check by itself."""
     if type(submission.priority) is not int:
         raise InvalidParameterError("priority", submission.priority, "an int")
+    if not isinstance(submission.session, str):
+        raise InvalidParameterError("session", submission.session, "text")
+    if submission.retention not in get_args(Retention):
+        raise InvalidParameterError("retention", submission.retention, " or ".join(get_args(Retention)))
     deadline = submission.deadline
     if deadline is not None and not (isinstance(deadline, int | float) and not math.isnan(deadline)):
         raise InvalidParameterError("deadline", deadline, "None, or seconds on the loop's clock")

@@ -13,6 +13,9 @@ import msgspec
 
 from .timings import Timings
 
+Retention = Literal["chat", "agent"]
+"""How long the cache should remember a prompt: what an agent used is evicted late (cache/prefix_index.py)."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the caller wants tokens chosen and when to stop. Edge values: `config.EDGE_VALUES`.
@@ -164,6 +167,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrival: float  # seconds on the loop's clock
     deadline: float | None  # same clock
     salt: bytes
+    session: str = ""
+    retention: Retention = "chat"
 
 
 class Occupant(msgspec.Struct, frozen=True, kw_only=True):

@@ -161,7 +161,7 @@ class CacheCore:
         if rest + candidate.headroom + revived > self.free - reserved:
             return None
         self._pool.retain(hit.blocks)
-        self._index.adopt(candidate.sequence_key, hit.blocks)
+        self._index.adopt(candidate.sequence_key, hit.blocks, lasting=candidate.lasting)
         hit_tokens = hit.blocks.size * self._block_tokens
         covered = min(hit_tokens + candidate.chunk_rows, prefill)
         fresh = self._allocate(self._blocks(covered) - hit.blocks.size)

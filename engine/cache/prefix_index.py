@@ -7,11 +7,17 @@ neighbour's poisoned cache), and a radix tree over tokens (slower to walk, no ch
 
 A hit is usable only where a window state was kept, since blocks alone do not hold the sliding window. States
 are few and large: the newest of a sequence is warm, its older ones turn cold until somebody hits them, so a
-long prompt pushes out its own states before those of others.
+long prompt pushes out its own states before those of others. So does a session: once its next turn has a
+state of its own, the state of the turn before is cold.
+
+Blocks that an agent used are *lasting*: it comes back after its tools have run, many times, while most chats
+never do. Idle ones are evicted after all others, but only as long as they are no more than half of the idle
+blocks, or agents that have gone would leave no room for chats.
 
 Invariants: an indexed block is referenced or idle; whoever references a block by a hit references its
 predecessors, so the longest idle is a leaf, except where two sequences computed the same blocks at once:
-there the whole subtree of an evicted node is forgotten with it.
+there the whole subtree of an evicted node is forgotten with it. The predecessors of a lasting block are
+lasting.
 """
 
 from __future__ import annotations
@@ -41,12 +47,16 @@ NO_HIT = Hit(blocks=EMPTY, snapshot=0)
 class _Node:
     """One cached block."""
 
-    __slots__ = ("alive", "block", "children", "digest", "parent", "salt", "snapshot", "tokens")
+    __slots__ = (
+        "alive", "block", "children", "digest", "lasting", "parent", "salt", "session", "snapshot", "tokens"
+    )  # fmt: skip
 
     def __init__(self, digest: bytes, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> None:
         self.digest, self.parent, self.salt, self.tokens, self.block = digest, parent, salt, tokens, block
         self.children: dict[_Node, None] = {}  # ordered, so that runs repeat to the block id
         self.snapshot = 0
+        self.session: tuple[bytes, str] | None = None  # whose newest state this is
+        self.lasting = False
         self.alive = True
 
     def holds(self, parent: _Node | None, salt: bytes, tokens: bytes) -> bool:
@@ -87,6 +97,8 @@ class PrefixIndex:
         self._nodes: dict[bytes, _Node] = {}
         self._by_block: dict[int, _Node] = {}
         self._idle: dict[_Node, None] = {}  # unreferenced, longest first
+        self._idle_lasting: dict[_Node, None] = {}  # the same of lasting blocks
+        self._sessions: dict[tuple[bytes, str], _Node] = {}  # each's newest state; as many as states at most
         self._cold: dict[_Node, None] = {}  # holders of states, longest unused first
         self._warm: dict[_Node, None] = {}
         self._cursors: dict[int, _Cursor] = {}
@@ -94,11 +106,11 @@ class PrefixIndex:
     @property
     def idle(self) -> int:
         """Indexed blocks that nobody references: free, with content."""
-        return len(self._idle)
+        return len(self._idle) + len(self._idle_lasting)
 
     def idle_ids(self) -> Int32s:
         """The blocks that `idle` counts, for checks."""
-        return np.array([node.block for node in self._idle], dtype=np.int32)
+        return np.array([node.block for node in (*self._idle, *self._idle_lasting)], dtype=np.int32)
 
     @property
     def snapshots(self) -> int:
@@ -135,11 +147,12 @@ class PrefixIndex:
         node = self._nodes.get(_name(parent, salt, tokens))
         return node if node is not None and node.holds(parent, salt, tokens) else None
 
-    def adopt(self, key: int, blocks: Int32s) -> None:
+    def adopt(self, key: int, blocks: Int32s, *, lasting: bool = False) -> None:
         """A sequence starts behind these blocks: they are in use, its publications continue there."""
         nodes = [self._by_block[block] for block in blocks.tolist()]
         for node in nodes:
-            self._idle.pop(node, None)
+            self._idle_of(node).pop(node, None)
+            node.lasting |= lasting
         self._cursors[key] = _Cursor(nodes[-1] if nodes else None, len(nodes))
 
     # Growing.
@@ -161,8 +174,10 @@ class PrefixIndex:
             if node is None:
                 cursor.columns = -1
                 return unused
+            if publication.lasting:
+                self._make_lasting(node)
             cursor.node, cursor.columns = node, cursor.columns + 1
-        return self._keep(cursor, publication.snapshot)
+        return self._keep(cursor, publication)
 
     def _child_or_new(self, parent: _Node | None, salt: bytes, tokens: bytes, block: int) -> _Node | None:
         """None on a collision: the older content keeps the name."""
@@ -176,17 +191,45 @@ class PrefixIndex:
             parent.children[node] = None
         return node
 
-    def _keep(self, cursor: _Cursor, snapshot: int) -> list[int]:
-        node = cursor.node
+    def _keep(self, cursor: _Cursor, publication: Publication) -> list[int]:
+        node, snapshot = cursor.node, publication.snapshot
         if not snapshot or node is None or node.snapshot:
             return [snapshot] if snapshot else []
         node.snapshot = snapshot
         self._warm[node] = None
-        if cursor.kept in self._warm:
-            del self._warm[cursor.kept]
-            self._cold[cursor.kept] = None
+        self._cool(cursor.kept)
         cursor.kept = node
+        if publication.session:
+            self._cool(self._succeed(publication, node))
         return []
+
+    def _cool(self, node: _Node | None) -> None:
+        if node in self._warm:
+            del self._warm[node]
+            self._cold[node] = None
+
+    def _succeed(self, publication: Publication, node: _Node) -> _Node | None:
+        """The session's newest state is now `node`'s. Returns the last one's, if this continues it: a user
+        may have several conversations under one name."""
+        name = (publication.salt, publication.session)
+        last = self._sessions.get(name)
+        if last is not None:
+            last.session = None
+        self._sessions[name], node.session = node, name
+        ancestor = node.parent
+        while ancestor is not None and ancestor is not last:
+            ancestor = ancestor.parent
+        return ancestor
+
+    def _idle_of(self, node: _Node) -> dict[_Node, None]:
+        return self._idle_lasting if node.lasting else self._idle
+
+    def _make_lasting(self, node: _Node) -> None:
+        """Somebody else may have published the block, and left it."""
+        if node in self._idle:
+            del self._idle[node]
+            self._idle_lasting[node] = None
+        node.lasting = True
 
     # Shrinking.
 
@@ -198,15 +241,18 @@ class PrefixIndex:
             if node is None:
                 plain.append(block)
             else:
-                self._idle[node] = None
+                self._idle_of(node)[node] = None
         return np.array(plain, dtype=np.int32)
 
     def evict(self, count: int) -> tuple[Int32s, list[int]]:
-        """Forgets `count` idle blocks or more, longest idle first: their ids, and the states they held."""
+        """Forgets `count` idle blocks or more, longest idle first, lasting ones as told above: their ids, and
+        the states they held."""
         ids: list[int] = []
         snapshots: list[int] = []
-        while len(ids) < count and self._idle:
-            self._remove(next(iter(self._idle)), ids, snapshots)
+        while len(ids) < count and self.idle:
+            spared = len(self._idle_lasting) <= len(self._idle)
+            queue = self._idle if spared else self._idle_lasting
+            self._remove(next(iter(queue)), ids, snapshots)
         return np.array(ids, dtype=np.int32), snapshots
 
     def _remove(self, root: _Node, ids: list[int], snapshots: list[int]) -> None:
@@ -218,8 +264,9 @@ class PrefixIndex:
             stack.extend(node.children)
             node.alive = False
             del self._nodes[node.digest], self._by_block[node.block]
-            if node in self._idle:
-                del self._idle[node]
+            idle = self._idle_of(node)
+            if node in idle:
+                del idle[node]
                 ids.append(node.block)
             if node.snapshot:
                 snapshots.append(self._drop_snapshot(node))
@@ -232,6 +279,9 @@ class PrefixIndex:
     def _drop_snapshot(self, node: _Node) -> int:
         self._cold.pop(node, None)
         self._warm.pop(node, None)
+        if node.session is not None:
+            del self._sessions[node.session]
+            node.session = None
         snapshot, node.snapshot = node.snapshot, 0
         return snapshot
 
@@ -241,10 +291,11 @@ class PrefixIndex:
 
     def clear(self) -> tuple[Int32s, list[int]]:
         """Forgets all content, also of referenced blocks. Returns the idle blocks and all state slots."""
-        ids = np.array([node.block for node in self._idle], dtype=np.int32)
+        ids = self.idle_ids()
         snapshots = [node.snapshot for node in (*self._cold, *self._warm)]
         for node in self._nodes.values():
             node.alive = False
-        for table in (self._nodes, self._by_block, self._idle, self._cold, self._warm):
+        tables = self._nodes, self._by_block, self._idle, self._idle_lasting, self._cold, self._warm
+        for table in (*tables, self._sessions):
             table.clear()
         return ids, snapshots

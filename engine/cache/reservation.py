@@ -26,6 +26,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
     chunk_rows: int  # most rows of its first chunk
     headroom: int = 0  # blocks to be free behind its prompt, for what it will probably generate
+    lasting: bool = False  # what it uses is evicted late, see `PrefixIndex`
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -73,3 +74,5 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     tokens: bytes  # int32, len(blocks) * block_tokens of them
     blocks: Int32s  # may be empty: the state behind what was published before
     snapshot: int  # state slot that holds the window at the end of the last block; 0: none was kept
+    session: str = ""  # requests that continue each other: the newest state of a session replaces its last
+    lasting: bool = False

@@ -73,6 +73,7 @@ class Admitting(Roster):
                     headroom=self._outlook.headroom(
                         len(sequence.tokens), sequence.request.params.max_output - sequence.output
                     ),
+                    lasting=sequence.request.retention == "agent",
                 )
             )
             budget -= rows

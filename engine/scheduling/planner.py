@@ -20,7 +20,7 @@ import numpy as np
 from stepahead.engine.cache.reservation import EMPTY, Demand, Grant, Publication
 from stepahead.engine.model.runner import BatchLayout, Bools, StepPlan
 from stepahead.engine.sampling.commit import RUNNING, StepCommit
-from stepahead.engine.types import Occupant
+from stepahead.engine.types import Occupant, Request
 
 from .admitting import Admitting, PlanWork
 from .chunks import NO_COPIES, NO_UPDATES, decode_plan, lay_out, mixed_plan
@@ -233,7 +233,10 @@ class SchedulingCore(Admitting):
         found: list[Publication] = []
         for slot in slots:
             request = self._running[slot].request
-            found.extend(self._saves.publish(slot, request.key, request.salt))
+            publications = self._saves.publish(slot, request.key, request.salt)
+            if request.session or request.retention != "chat":
+                publications = [_kept_as(request, publication) for publication in publications]
+            found.extend(publications)
         return tuple(found)
 
     def _settle(self, commit: StepCommit, here: Bools, publications: tuple[Publication, ...]) -> CommitNews:
@@ -272,3 +275,7 @@ class SchedulingCore(Admitting):
                 sequence.request
             ):
                 self._admission_worthwhile = True
+
+
+def _kept_as(request: Request, publication: Publication) -> Publication:
+    return msgspec.structs.replace(publication, session=request.session, lasting=request.retention == "agent")

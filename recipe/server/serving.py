@@ -120,7 +120,7 @@ class Serving:
         if self.abilities.session and request.cache_key is not None:
             extra["session"] = request.cache_key
         if self.abilities.retention:
-            extra["retention"] = request.retention or ("agent" if request.conversation.tools else "chat")
+            extra["retention"] = _retention(request)
         stream = self.engine.stream(
             prompt.token_ids,
             self.params(request, prompt.max_tokens),
@@ -130,6 +130,23 @@ class Serving:
         )
         await stream.start()
         return stream
+
+
+_RETENTIONS = {"in_memory": "chat", "in-memory": "chat", "24h": "agent", "chat": "chat", "agent": "agent"}
+"""OpenAI's words for how long to keep a prompt, and the engine's own."""
+
+
+def _retention(request: ConversationRequest) -> str:
+    """Who has tools comes back with their results, and then as often as it calls them."""
+    asked = request.retention
+    if asked is None:
+        return "agent" if request.conversation.tools else "chat"
+    if asked not in _RETENTIONS:
+        allowed = ", ".join(map(repr, _RETENTIONS))
+        raise UnsupportedFeatureError(
+            f"prompt_cache_retention is {asked!r}; it can be one of {allowed}", kind="unsupported_parameter"
+        )
+    return _RETENTIONS[asked]
 
 
 _CONSTRAINTS = {

@@ -210,6 +210,8 @@ class _Driver:
             priority=client.priority,
             deadline=deadline,
             cache_salt=client.salt,
+            session=client.session,
+            retention=client.retention,
         )
         if client.leave == "never_start":
             heard.left = True

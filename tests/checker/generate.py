@@ -161,6 +161,8 @@ def _client(
         priority=chances.of(0, 0, 0, 1, -1),
         deadline=chances.seconds(duration + 0.02) if chances.one_in(10) else None,
         salt=chances.of("", "", "", "tenant"),
+        session=chances.of("", "", "a", "b"),
+        retention=chances.of("chat", "chat", "agent"),
         pause=chances.of(1e-3, 0.02, 1.0) if chances.one_in(8) else 0.0,
         **_sampling(chances, model, knobs),
         **_leaving(chances),
@@ -178,7 +180,7 @@ def _continuing(
     kept = chances.of(len(answer), chances.between(0, len(answer)))
     prompt = (before.prompt + answer[:kept] + client.prompt[: chances.between(0, 8)])[: knobs.max_context - 1]
     at = before.at + chances.of(0.01, 0.05, 0.2)
-    return msgspec.structs.replace(client, prompt=prompt, salt=before.salt, at=at)
+    return msgspec.structs.replace(client, prompt=prompt, salt=before.salt, session=before.session, at=at)
 
 
 _GENEROUS = RequestLimits(

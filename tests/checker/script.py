@@ -112,6 +112,8 @@ class Client(Struct):
     priority: int = 0
     deadline: float | None = None  # seconds after `at`
     salt: str = ""
+    session: str = ""
+    retention: Literal["chat", "agent"] = "chat"
     pause: float = 0.0  # seconds it sleeps after every delta
     leave: Leave = "read"
     after_deltas: int = 0

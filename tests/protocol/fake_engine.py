@@ -111,14 +111,25 @@ class FakeEngine:
         self.prompts: list[list[int]] = []
         self.params: list[SamplingParams] = []
         self.salts: list[str] = []
+        self.kept_as: list[tuple[str, str]] = []
         self.streams: list[FakeStream] = []
         self.on_stream: Callable[[], None] = lambda: None
 
-    def stream(self, prompt: Any, params: SamplingParams, *, request_id: str, cache_salt: str) -> FakeStream:
+    def stream(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        request_id: str,
+        cache_salt: str,
+        session: str = "",
+        retention: str = "chat",
+    ) -> FakeStream:
         assert prompt.dtype == np.int32
         self.prompts.append(prompt.tolist())
         self.params.append(params)
         self.salts.append(cache_salt)
+        self.kept_as.append((session, retention))
         scripts = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         self.streams.append(FakeStream(self, scripts, prompt, params))
         self.on_stream()

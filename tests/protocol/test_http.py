@@ -274,6 +274,21 @@ async def test_users_can_be_kept_apart() -> None:
     assert engine.salts == ["u1", ""]
 
 
+async def test_sessions_and_how_long_to_remember_reach_the_cache() -> None:
+    engine = FakeEngine()
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for body in (
+        chat(),
+        chat(user="u1", tools=tools),
+        chat(prompt_cache_key="c1", user="u1", prompt_cache_retention="24h"),
+        chat(tools=tools, prompt_cache_retention="in_memory"),
+    ):
+        assert (await post(engine, "/v1/chat/completions", body)).status == 200
+    assert engine.kept_as == [("", "chat"), ("u1", "agent"), ("c1", "agent"), ("", "chat")]
+    refused = await post(engine, "/v1/chat/completions", chat(prompt_cache_retention="for ever"))
+    assert (refused.status, refused.json()["error"]["type"]) == (400, "unsupported_parameter")
+
+
 async def test_the_rest_of_the_face() -> None:
     app = create_app(FakeEngine())
     models = (await call(app, "GET", "/v1/models")).json()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -193,3 +196,86 @@ def test_forgetting_ends_the_bookkeeping_of_a_sequence() -> None:
     index.forget(7)
     index.forget(7)
     assert index.publishers == 0
+
+
+def chain(index: PrefixIndex, key: int, blocks: list[int], *, first: int, lasting: bool = False) -> None:
+    """A sequence that published these blocks and left."""
+    published = publication(key, blocks, snapshot=100 + key, first=first)
+    index.publish(msgspec.structs.replace(published, lasting=lasting))
+    index.forget(key)
+    index.release(ids(*reversed(blocks)))
+
+
+def test_what_agents_used_is_evicted_after_what_chats_used() -> None:
+    index = PrefixIndex(BLOCK)
+    chain(index, 1, [1, 2], first=0, lasting=True)
+    chain(index, 2, [3, 4, 5, 6], first=100)
+    assert index.evict(2)[0].tolist() == [6, 5]
+    assert index.match(tokens(8), b"", 8).blocks.tolist() == [1, 2]
+
+
+def test_agents_that_have_gone_leave_half_of_the_idle_blocks_to_chats() -> None:
+    index = PrefixIndex(BLOCK)
+    chain(index, 1, [1, 2, 3], first=0, lasting=True)
+    chain(index, 2, [4], first=100)
+    assert [index.evict(1)[0].tolist() for _ in range(4)] == [[3], [2], [4], [1]]
+
+
+def test_a_hit_of_an_agent_makes_blocks_lasting() -> None:
+    index = PrefixIndex(BLOCK)
+    chain(index, 1, [1], first=0)
+    chain(index, 2, [2], first=100)
+    index.adopt(3, ids(1), lasting=True)
+    index.release(ids(1))
+    assert index.evict(1)[0].tolist() == [2]
+
+
+def test_an_agent_that_repeats_idle_blocks_makes_them_lasting() -> None:
+    index = PrefixIndex(BLOCK)
+    chain(index, 1, [1], first=0)
+    chain(index, 2, [2], first=100)
+    chain(index, 3, [3], first=0, lasting=True)  # the same content as block 1; its own block stays private
+    assert index.evict(1)[0].tolist() == [2]
+
+
+def turn(index: PrefixIndex, key: int, hit: list[int], blocks: list[int], snapshot: int, **kind: Any) -> None:
+    index.adopt(key, ids(*hit))
+    published = publication(key, blocks, first_column=len(hit), snapshot=snapshot)
+    index.publish(msgspec.structs.replace(published, **kind))
+    index.forget(key)
+
+
+def test_the_next_turn_of_a_session_gives_up_the_state_of_the_last() -> None:
+    index = PrefixIndex(BLOCK)
+    turn(index, 1, [], [1], 51, session="a")
+    index.publish(publication(9, [9], snapshot=59, first=500))  # somebody else's, kept later than the first
+    turn(index, 2, [1], [2], 52, session="a")
+    assert [index.evict_snapshot() for _ in range(3)] == [51, 59, 52]
+
+
+@pytest.mark.parametrize("kind", [{"session": "b"}, {}])
+def test_other_sessions_give_up_nothing(kind: dict[str, str]) -> None:
+    index = PrefixIndex(BLOCK)
+    index.publish(publication(9, [9], snapshot=59, first=500))
+    turn(index, 1, [], [1], 51, session="a")
+    turn(index, 2, [1], [2], 52, **kind)
+    assert index.evict_snapshot() == 59
+
+
+def test_two_conversations_under_one_name_leave_each_other_alone() -> None:
+    index = PrefixIndex(BLOCK)
+    index.publish(publication(9, [9], snapshot=59, first=500))
+    turn(index, 1, [], [1], 51, session="a")
+    index.publish(msgspec.structs.replace(publication(2, [2], snapshot=52, first=300), session="a"))
+    assert index.evict_snapshot() == 59
+
+
+def test_a_session_whose_state_was_given_up_starts_again() -> None:
+    index = PrefixIndex(BLOCK)
+    turn(index, 1, [], [1], 51, session="a")
+    assert index.evict_snapshot() == 51
+    turn(index, 2, [], [1], 53, session="a")
+    turn(index, 3, [1], [2], 54, session="a")
+    index.clear()
+    turn(index, 4, [], [1], 55, session="a")
+    assert index.match(tokens(4), b"", 4).snapshot == 55
