@@ -3,7 +3,7 @@
     python scripts/gpu/check_kernels.py [FAMILY ...] [--small]
 
 A family is a file `kernels_FAMILY.py` beside this one with `run(small: bool) -> list[Row]`; without names all
-of them run. `--small` asks for small shapes and times nothing: for compute-sanitizer, a thousand times slower.
+of them run. `--small` asks for small shapes and times nothing: for compute-sanitizer, which is slow.
 Prints one table; exits non-zero when an error is above its limit.
 """
 
