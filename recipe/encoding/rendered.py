@@ -65,6 +65,13 @@ class PromptWriter:
         self._pieces += ("".join(text), spelling)
         text[:] = (after,)
 
+    def splice(self, pieces: Sequence[str]) -> None:
+        """The pieces of a finished prompt that has a special token in it."""
+        self._text.append(pieces[0])
+        self._pieces.append("".join(self._text))
+        self._pieces += pieces[1:-1]
+        self._text[:] = (pieces[-1],)
+
     def template(self, text: str) -> None:
         """Wording of ours in which `{dsml}` and the like name special tokens."""
         for index, part in enumerate(_TOKEN_NAME.split(text)):

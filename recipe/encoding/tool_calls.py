@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..conversation import ToolCall
 from ..json_text import JsonTextError, parse
 from .rendered import PromptWriter
 from .tool_texts import PrintJson, TagNames
 
 
-def call_arguments(call: ToolCall) -> dict[str, Any]:
-    """The arguments by name; text that is not a JSON object becomes one argument named `arguments`."""
+def call_arguments(arguments: str) -> dict[str, Any]:
+    """A call's arguments by name; text that is not a JSON object becomes one argument named `arguments`."""
     try:
-        value = parse(call.arguments)
+        value = parse(arguments)
     except JsonTextError:
         value = None
-    return value if isinstance(value, dict) else {"arguments": call.arguments}
+    return value if isinstance(value, dict) else {"arguments": arguments}
 
 
 def open_tag(writer: PromptWriter, name: str, attributes: str = "") -> None:

@@ -142,7 +142,7 @@ class _Renderer:
         for call in calls:
             open_tag(writer, V4_TAGS.invoke, f' name="{call.name}"')
             writer.text("\n")
-            for name, value in call_arguments(call).items():
+            for name, value in call_arguments(call.arguments).items():
                 write_parameter(writer, V4_TAGS, name, value, spaced_v4)
                 writer.text("\n")
             close_tag(writer, V4_TAGS.invoke)

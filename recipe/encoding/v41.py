@@ -8,6 +8,7 @@ train of thought while it works with tools, and only its answers otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from ..conversation import (
@@ -28,6 +29,7 @@ from .tool_texts import SCHEMA_FORMAT, V41_TAGS, tool_lines, write_tools_block
 
 _EFFORTS = {"low": 50, "high": 75, "xhigh": 75, "max": 100, None: 75}
 _EFFORT_TEXT = "Reasoning Effort: {} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+_SHORT = 4096  # characters of arguments: what is remembered of calls stays within some 20 MB
 _UPDATED_TOOLS = "\n\n### Updated Tool Schemas\n\n"
 
 UserPart = UserMessage | ToolMessage
@@ -147,20 +149,9 @@ class _Renderer:
         open_tag(self.writer, V41_TAGS.calls)
         self.writer.text("\n")
         for call in calls:
-            self._call(call)
+            render = _remembered_call if len(call.arguments) <= _SHORT else _call
+            self.writer.splice(render(self.tokens, call.name, call.arguments))
         close_tag(self.writer, V41_TAGS.calls)
-
-    def _call(self, call: ToolCall) -> None:
-        writer = self.writer
-        open_tag(writer, V41_TAGS.invoke, f' name="{call.name}"')
-        writer.text("\n")
-        for position, (name, value) in enumerate(call_arguments(call).items()):
-            if position:
-                writer.text("\n")
-            write_parameter(writer, V41_TAGS, name, value, spaced)
-        writer.text("\n")
-        close_tag(writer, V41_TAGS.invoke)
-        writer.text("\n")
 
     def _generation_header(self, messages: Sequence[Message]) -> None:
         last = messages[-1] if messages else None
@@ -171,6 +162,25 @@ class _Renderer:
             self.writer.text("\n\n")
             open_tag(self.writer, V41_TAGS.calls)
             self.writer.text("\n")
+
+
+def _call(tokens: SpecialTokens, name: str, arguments: str) -> Sequence[str]:
+    """One call on its own, as the pieces of a prompt."""
+    writer = PromptWriter(tokens)
+    open_tag(writer, V41_TAGS.invoke, f' name="{name}"')
+    writer.text("\n")
+    for position, (parameter, value) in enumerate(call_arguments(arguments).items()):
+        if position:
+            writer.text("\n")
+        write_parameter(writer, V41_TAGS, parameter, value, spaced)
+    writer.text("\n")
+    close_tag(writer, V41_TAGS.invoke)
+    writer.text("\n")
+    return writer.finish().pieces
+
+
+_remembered_call = lru_cache(maxsize=4096)(_call)
+"""Every turn of a conversation shows all its calls again; reading their arguments was half of rendering."""
 
 
 def _kind(message: Message) -> type:
