@@ -15,14 +15,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from stepahead.engine.errors import StreamInUseError
+from stepahead.engine.logprobs import LOGPROB_FLOOR as LOGPROB_FLOOR
+from stepahead.engine.logprobs import PromptLogprobs, floored
 from stepahead.engine.model.runner import Float32s, Int32s
 from stepahead.engine.types import Delta, FinishReason, TokenLogprob, Usage
-
-LOGPROB_FLOOR = -9999.0
-"""Reported for a probability of zero: an infinity has no JSON form."""
 
 
 class LogprobRows:
@@ -46,15 +43,14 @@ class LogprobRows:
 
 
 def _finite(values: Float32s) -> list[float]:
-    known = np.nan_to_num(values, nan=LOGPROB_FLOOR, neginf=LOGPROB_FLOOR)
-    floored: list[float] = np.maximum(known, LOGPROB_FLOOR).tolist()
-    return floored
+    plain: list[float] = floored(values).tolist()
+    return plain
 
 
 class _Choice:
     """What was not read yet of one choice."""
 
-    __slots__ = ("ended", "finish_reason", "logprobs", "texts", "token_ids", "usage")
+    __slots__ = ("ended", "finish_reason", "logprobs", "prompt_logprobs", "texts", "token_ids", "usage")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -62,6 +58,7 @@ class _Choice:
         self.logprobs: list[tuple[LogprobRows, int]] = []  # with the number of tokens each covers
         self.finish_reason: FinishReason | None = None
         self.usage: Usage | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
         self.ended = False
 
     def take(self, index: int) -> Delta:
@@ -73,9 +70,11 @@ class _Choice:
             logprobs=self._take_logprobs() if self.logprobs else None,
             finish_reason=self.finish_reason,
             usage=self.usage,
+            prompt_logprobs=self.prompt_logprobs,
         )
         texts.clear()
         token_ids.clear()
+        self.prompt_logprobs = None
         return delta
 
     def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
@@ -128,6 +127,10 @@ class DeltaChannel:
         if not late and self._reader is not None:
             self._wake()
         return late
+
+    def describe_prompt(self, index: int, logprobs: PromptLogprobs) -> None:
+        """Goes with the next delta of a choice; no news of its own."""
+        self._choices[index].prompt_logprobs = logprobs
 
     def finish(self, index: int, reason: FinishReason, usage: Usage) -> None:
         """Ends a choice; its last delta, with whatever is unread, carries the reason and the usage."""

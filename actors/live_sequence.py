@@ -7,6 +7,9 @@ touches is an attribute.
 
 from __future__ import annotations
 
+import numpy as np
+
+from stepahead.engine.logprobs import GatheredScores
 from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.types import Request, Usage
@@ -30,6 +33,7 @@ class LiveSequence:
         "logprobs",
         "output",
         "preemptions",
+        "prompt_scores",
         "request",
         "siblings",
         "text",
@@ -43,6 +47,7 @@ class LiveSequence:
         self.key, self.choice = request.key, request.choice
         self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
         self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
+        self.prompt_scores = _scores(request)  # until they are complete
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
 
@@ -62,6 +67,11 @@ class LiveSequence:
             queue_seconds=(now if self.admitted_at is None else self.admitted_at) - arrival,
             first_token_seconds=None if first is None else first - arrival,
         )
+
+
+def _scores(request: Request) -> GatheredScores | None:
+    asked = request.params.prompt_logprobs
+    return None if asked < 0 else GatheredScores(np.frombuffer(request.prompt, dtype=np.int32), asked)
 
 
 class CommitRows:

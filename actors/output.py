@@ -110,7 +110,8 @@ class Output(Actor[Accepted]):
             has_text = self._tokenizer is not None and request.params.detokenize
             detokenizer = self._tokenizer.detokenizer() if self._tokenizer and has_text else None
             text = OutputText(detokenizer, request.params)
-            self._live[request.key] = LiveSequence(request, keys, channel, text)
+            live = self._live[request.key] = LiveSequence(request, keys, channel, text)
+            self._tell_prompt(live)
             self.totals.prompt_tokens += len(request.prompt) // 4
         self.trace.span("output.open", began)
 
@@ -153,6 +154,8 @@ class Output(Actor[Accepted]):
         for commit in commits:
             self.trace.stepped(began, commit.step, commit.layout, commit.counts)
             self.trace.measurements.committed(began, commit.layout.decode_count)
+            if commit.prompt_scores is not None:
+                self._gather_prompt_scores(commit)
         self.totals.steps += len(commits)
         steps, newest = [CommitRows(commit) for commit in commits], commits[-1].step
         at_once = max(1, ROWS_AT_ONCE // len(steps))
@@ -171,6 +174,28 @@ class Output(Actor[Accepted]):
                 await asyncio.sleep(0)
                 began = self.trace.clock()
         self.trace.span("output.detokenize", began, newest)
+
+    def _gather_prompt_scores(self, commit: StepCommit) -> None:
+        """Ahead of the step's tokens, so that they go with the first of them."""
+        scored, scores = commit.scored, commit.prompt_scores
+        if scored is None or scores is None:
+            return
+        rows = 0
+        for sequence, first, count in zip(scored.sequences, scored.first, scored.counts, strict=True):
+            part = slice(rows, rows + int(count))
+            rows = part.stop
+            live = self._live.get(int(commit.layout.sequence_keys[sequence]))
+            if live is not None and live.prompt_scores is not None:
+                live.prompt_scores.add(
+                    int(first), scores.logprobs[part], scores.top_logprobs[part], scores.top_tokens[part]
+                )
+                self._tell_prompt(live)
+
+    def _tell_prompt(self, live: LiveSequence) -> None:
+        scores = live.prompt_scores
+        if scores is not None and scores.complete:
+            live.channel.describe_prompt(live.choice, scores.result())
+            live.prompt_scores = None
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]

@@ -59,7 +59,9 @@ class Sampler(Actor[Accepted]):
         began, planned = self.trace.clock(), self._uncommitted.popleft()
         if planned.plan.step != result.step:
             raise AssertionError(f"result of step {result.step} while step {planned.plan.step} is the oldest")
-        committed = StepCommitted(commit=resolve(planned.plan.layout, result, self._table))
+        committed = StepCommitted(
+            commit=resolve(planned.plan.layout, result, self._table, planned.plan.scored)
+        )
         self.trace.span("sampler.commit", began, result.step)
         if self._uncommitted:
             self._prepare(self._uncommitted[0])  # first of all: the device waits for it, nobody for the rest

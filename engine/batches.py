@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from .best_of import likeliest
 from .prompts import Prompt
 from .stream import Stream
-from .types import Completion, Delta, FinishReason, SamplingParams, TokenLogprob, Usage
+from .types import Completion, Delta, FinishReason, PromptLogprobs, SamplingParams, TokenLogprob, Usage
 
 Answer = Callable[[int, Prompt], AsyncGenerator[Completion, None]]
 """The completions of the prompt with this number."""
@@ -28,6 +28,7 @@ class _Choice:
         self.texts: list[str] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
 
     def add(self, delta: Delta) -> None:
         self.texts.append(delta.text)
@@ -35,6 +36,8 @@ class _Choice:
         if delta.logprobs is not None:
             self.logprobs = self.logprobs or []
             self.logprobs += delta.logprobs
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
 
     def completion(
         self, request_id: str | None, index: int, reason: FinishReason, usage: Usage
@@ -47,6 +50,7 @@ class _Choice:
             finish_reason=reason,
             usage=usage,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            prompt_logprobs=self.prompt_logprobs,
         )
 
 

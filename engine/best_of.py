@@ -27,11 +27,16 @@ def widened(params: SamplingParams | None) -> SamplingParams | None:
 
 def likeliest(completions: Iterable[Completion], params: SamplingParams) -> list[Completion]:
     """The `params.n` best choices, best first, numbered anew; the earlier choice first among equals."""
+    completions = list(completions)
+    prompt = next((c.prompt_logprobs for c in completions if c.prompt_logprobs is not None), None)
     ranked = sorted(completions, key=lambda completion: (-_mean(completion), completion.index))
     kept = ranked[: params.n]
     if params.logprobs is None:
         kept = [msgspec.structs.replace(completion, logprobs=None) for completion in kept]
-    return [msgspec.structs.replace(completion, index=index) for index, completion in enumerate(kept)]
+    return [
+        msgspec.structs.replace(completion, index=index, prompt_logprobs=None if index else prompt)
+        for index, completion in enumerate(kept)
+    ]
 
 
 def _mean(completion: Completion) -> float:

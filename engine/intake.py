@@ -162,6 +162,7 @@ class Intake:
         arrival: float,
     ) -> tuple[Request, ...]:
         keys = tuple(itertools.islice(self._keys, choices))
+        silent = msgspec.structs.replace(params, prompt_logprobs=-1)  # the first choice speaks for all
         salt, prompt = submission.cache_salt, tokens.astype("<i4").tobytes()
         return tuple(
             Request(
@@ -171,7 +172,7 @@ class Intake:
                 leader=keys[0],
                 label=submission.request_id,
                 prompt=prompt,
-                params=params,
+                params=silent if choice else params,
                 priority=submission.priority,
                 arrival=arrival,
                 deadline=submission.deadline,

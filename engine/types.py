@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from .logprobs import PromptLogprobs as PromptLogprobs
+from .logprobs import TokenLogprob as TokenLogprob
 from .timings import Timings
 
 Retention = Literal["chat", "agent"]
@@ -26,9 +28,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     None fills the context; `seed` None draws one at submission. The repetition penalty counts prompt and
     output, the other two the output. A bad word is a sequence of ids that the output never contains.
     `logprobs` None reports none, 0 the chosen token's, k the k best too, of the model's own distribution or
-    (`logprobs_of="processed"`) of the one drawn from. `best_of` generates that many choices and returns the
-    `n` with the highest mean logprob; a stream cannot. `stop` strings need `detokenize`. A stop string or id
-    is cut from the output unless `include_stop`.
+    (`logprobs_of="processed"`) of the one drawn from. `prompt_logprobs` reports the same of every token of
+    the prompt but its first, always of the model's own distribution. `best_of` generates that many choices
+    and returns the `n` with the highest mean logprob; a stream cannot. `stop` strings need `detokenize`. A
+    stop string or id is cut from the output unless `include_stop`.
     """
 
     temperature: float = 1.0
@@ -53,6 +56,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     logprobs: int | None = None
     logprobs_of: Literal["model", "processed"] = "model"
+    prompt_logprobs: int | None = None
     detokenize: bool = True
 
 
@@ -63,14 +67,6 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the caller or the application cancelled it
     DEADLINE = "deadline"  # its deadline passed
-
-
-class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log probability of one emitted token and, if asked for, of the best alternatives at its position."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +86,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """The news since the previous delta of one choice. Several steps coalesce when the reader is slow.
 
     `text` never holds half a character; `token_ids` are those that became part of the output since then.
-    The last delta of a choice, and only it, carries `finish_reason` and `usage`.
+    The last delta of a choice, and only it, carries `finish_reason` and `usage`; the first one of choice 0
+    the prompt's logprobs, where they were asked for.
     """
 
     text: str
@@ -99,10 +96,11 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished choice, whole."""
+    """One finished choice, whole. The prompt's logprobs are those of all choices and stand in the first."""
 
     request_id: str | None
     index: int
@@ -111,6 +109,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class TokenEdits(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +145,7 @@ class ResolvedParams(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     edits: TokenEdits | None = None
     logprobs_processed: bool = False  # of the distribution drawn from, not the model's own
+    prompt_logprobs: int = -1  # as `logprobs`, of the prompt's tokens
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

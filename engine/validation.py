@@ -56,6 +56,7 @@ def validate(prompt: npt.NDArray[np.int32], params: SamplingParams, limits: Requ
         min_p=params.min_p,
         edits=token_edits(params, limits, end_ids if min_output else ()),
         logprobs_processed=params.logprobs_of == "processed",
+        prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
     )
 
 
@@ -96,6 +97,11 @@ def _check_domains(params: SamplingParams, limits: RequestLimits) -> None:
             "at most max_tokens",
         ),
         ("logprobs", params.logprobs is None or 0 <= params.logprobs <= most, f"None, or 0 to {most}"),
+        (
+            "prompt_logprobs",
+            params.prompt_logprobs is None or 0 <= params.prompt_logprobs <= most,
+            f"None, or 0 to {most}",
+        ),
         ("stop", not params.stop or params.detokenize, "empty when detokenize is off"),
         ("stop", "" not in params.stop, "strings that are not empty"),
         (

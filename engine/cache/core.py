@@ -176,7 +176,10 @@ class CacheCore:
     def _match(self, candidate: Candidate, prefill: int) -> Hit:
         if not self._enabled:
             return NO_HIT
-        return self._index.match(candidate.tokens, candidate.salt, prefill - self._hit_margin)
+        limit = prefill - self._hit_margin
+        if candidate.most_hit is not None:
+            limit = min(limit, candidate.most_hit)
+        return self._index.match(candidate.tokens, candidate.salt, limit)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)

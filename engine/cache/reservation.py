@@ -27,6 +27,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     chunk_rows: int  # most rows of its first chunk
     headroom: int = 0  # blocks to be free behind its prompt, for what it will probably generate
     lasting: bool = False  # what it uses is evicted late, see `PrefixIndex`
+    most_hit: int | None = None  # tokens that a hit may cover at most, where rows behind must be computed
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -26,10 +26,12 @@ from .runner import (
     BatchLayout,
     EditRows,
     ModelFacts,
+    PromptScores,
     Runner,
     RunnerShape,
     SamplePlan,
     SamplingRows,
+    ScoredRows,
     StepPlan,
     StepResult,
 )
@@ -37,7 +39,13 @@ from .runner import (
 RunnerFactory = Callable[[RunnerShape, Device], Runner]
 """Picklable, not defined in `__main__`: a module's function, or `functools.partial` of one."""
 
-_NESTED: Nested = {"layout": BatchLayout, "updates": SamplingRows, "edits": EditRows}
+_NESTED: Nested = {
+    "layout": BatchLayout,
+    "updates": SamplingRows,
+    "edits": EditRows,
+    "scored": ScoredRows,
+    "prompt_scores": PromptScores,
+}
 _NO_LAYOUT = BatchLayout(
     slots=np.empty(0, dtype=np.int32),
     sequence_keys=np.empty(0, dtype=np.int64),
@@ -116,6 +124,8 @@ def ring_sizes(shape: RunnerShape) -> RingSizes:
     lists = 64 * shape.max_listed_ids + 8 * shape.max_positions  # of one newcomer with every kind of edit
     plan += slots * lists
     result = slots * (256 + width * (16 + shape.max_logprobs * 8))
+    plan += shape.max_rows * 8 + slots * 12  # of prompt rows that are scored
+    result += shape.max_rows * (4 + shape.max_logprobs * 8)
     return RingSizes(requests=3 * _generous(plan), answers=3 * _generous(result))
 
 

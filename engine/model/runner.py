@@ -96,6 +96,17 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     rows: int  # n
 
 
+class ScoredRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Prompt rows whose next token is known and whose log-probability was asked for: w rows of s chunks."""
+
+    sequences: Int32s  # [s] indices into the layout
+    first: Int32s  # [s] position of each one's first scored row; the row at p is of prompt token p + 1
+    counts: Int32s  # [s] rows of each
+    rows: Int32s  # [w] into the step's rows
+    tokens: Int32s  # [w] the prompt's token behind each row
+    alternatives: int  # most that anybody asked for
+
+
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Everything `launch_forward` needs, and nothing that the step in flight will decide."""
 
@@ -117,6 +128,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     redeal: bool = (
         False  # the device re-splits the decode rows by its newest confidences (adaptive verification)
     )
+    scored: ScoredRows | None = None
 
 
 class SamplingRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -170,6 +182,14 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     edits: EditRows | None = None  # of the newcomers in `updates` that have any; the others have none
 
 
+class PromptScores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Log-probabilities by the model itself, of the w rows of the plan's `ScoredRows`."""
+
+    logprobs: Float32s  # [w] of the prompt's token behind each row
+    top_logprobs: Float32s  # [w, alternatives] best first
+    top_tokens: Int32s  # [w, alternatives]
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a step decided. b as in its layout; columns past `emitted` hold NO_TOKEN, their logprobs 0."""
 
@@ -185,6 +205,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     top_logprobs: Float32s | None = None  # [b, K, t] best first
     top_tokens: Int32s | None = None  # [b, K, t]
     confidences: Float32s | None = None  # [b, D] of the drafts now in the slots
+    prompt_scores: PromptScores | None = None  # where the plan has `scored`
 
 
 class Runner(ABC):
@@ -207,7 +228,8 @@ class Runner(ABC):
         3. Fix-ups. Decode sequence i: `f = position[slot]`; rows f .. f + q - 1 take `token[slot]`, then the
            first q - 1 of `drafts[slot]`; history from `history[slot]`. Prompts: all from the plan. With
            `redeal`, q is first split anew by the confidences in the slots, under the same total.
-        4. The forward of all n rows; it writes block cache, window rings and compressor state there.
+        4. The forward of all n rows; it writes block cache, window rings and compressor state there. Rows in
+           `scored` reach the head too, a bounded number of them at a time.
 
         Raises `DeviceError` if the stream is poisoned or the launch itself fails.
         """

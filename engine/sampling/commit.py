@@ -12,7 +12,16 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from stepahead.engine.model.runner import BatchLayout, Bools, Float32s, Int8s, Int32s, StepResult
+from stepahead.engine.model.runner import (
+    BatchLayout,
+    Bools,
+    Float32s,
+    Int8s,
+    Int32s,
+    PromptScores,
+    ScoredRows,
+    StepResult,
+)
 
 from .table import SamplingTable
 
@@ -37,9 +46,13 @@ class StepCommit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     logprobs: Float32s | None = None
     top_logprobs: Float32s | None = None
     top_tokens: Int32s | None = None
+    scored: ScoredRows | None = None  # of the step's plan
+    prompt_scores: PromptScores | None = None
 
 
-def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> StepCommit:
+def resolve(
+    layout: BatchLayout, result: StepResult, table: SamplingTable, scored: ScoredRows | None = None
+) -> StepCommit:
     """Judges a step's result and takes the tokens that count off `table.left`.
 
     A row whose sequence ended in an earlier step is judged like any other: who reads the commit knows.
@@ -82,6 +95,8 @@ def resolve(layout: BatchLayout, result: StepResult, table: SamplingTable) -> St
         logprobs=result.logprobs,
         top_logprobs=result.top_logprobs,
         top_tokens=result.top_tokens,
+        scored=scored,
+        prompt_scores=result.prompt_scores,
     )
 
 

@@ -74,6 +74,7 @@ class Admitting(Roster):
                         len(sequence.tokens), sequence.request.params.max_output - sequence.output
                     ),
                     lasting=sequence.request.retention == "agent",
+                    most_hit=sequence.most_hit,
                 )
             )
             budget -= rows

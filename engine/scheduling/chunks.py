@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY
-from stepahead.engine.model.runner import HISTORY, NO_TOKEN, BatchLayout, Bools, Int32s, StepPlan
+from stepahead.engine.model.runner import HISTORY, NO_TOKEN, BatchLayout, Bools, Int32s, ScoredRows, StepPlan
 
 from .ledger import Ledger
 from .limits import SchedulingLimits
@@ -113,6 +113,7 @@ def mixed_plan(
     prompts: Items[PromptRows],
     table_updates: Int32s,
     state_copies: Int32s,
+    scored: ScoredRows | None = None,
 ) -> StepPlan:
     """The plan of any step; prompts in the layout's order."""
     tokens, history, ends = EMPTY, NO_HISTORY, EMPTY
@@ -129,6 +130,7 @@ def mixed_plan(
         chunk_ends=ends,
         table_updates=table_updates,
         state_copies=state_copies,
+        scored=scored,
     )
 
 

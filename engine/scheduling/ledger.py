@@ -39,12 +39,13 @@ class Ledger:
         self.sequence_keys: Int64s = np.zeros(slots, dtype=np.int64)
         self.admissions: Int64s = np.zeros(slots, dtype=np.int64)
         self.seniority: Int64s = np.zeros(slots, dtype=np.int64)
-        counters: Int32s = np.zeros((9, slots), dtype=np.int32)
+        counters: Int32s = np.zeros((12, slots), dtype=np.int32)
         self._counters = counters
         # Neighbours change together: a decode step's plan is one operation on two rows, its commit two on 5.
         self._grown, self._flying = counters[:3], counters[3:5]
         self.length, self.output, self.cached, self.inflight, self.sampling = counters[:5]
-        self.prefill_end, self.max_output, self.block_count, self.published = counters[5:]
+        self.prefill_end, self.max_output, self.block_count, self.published = counters[5:9]
+        self.scored_from, self.scored_until, self.scored_alternatives = counters[9:]  # prompt logprobs asked
         self._decode_planned: Int32s = np.array([[limits.width], [1]], dtype=np.int32)
         self._decode_done: Int32s = -self._decode_planned
         self.table: Int32s = np.zeros((slots, limits.table_columns), dtype=np.int32)
@@ -65,6 +66,9 @@ class Ledger:
         self.cached[slot] = self.published[slot] = admitted.hit_tokens
         self.output[slot] = sequence.output
         self.max_output[slot] = sequence.request.params.max_output
+        if sequence.unscored:
+            self.scored_from[slot], self.scored_until[slot] = sequence.scored, sequence.prompt_length - 1
+            self.scored_alternatives[slot] = sequence.request.params.prompt_logprobs
         self.block_count[slot] = blocks
         self.table[slot, :blocks] = admitted.blocks
         self.tokens[slot, :length] = sequence.tokens

@@ -26,6 +26,7 @@ from .admitting import Admitting, PlanWork
 from .chunks import NO_COPIES, NO_UPDATES, decode_plan, lay_out, mixed_plan
 from .horizon import Horizon
 from .limits import SchedulingLimits
+from .prompt_scores import scored_rows
 from .rows import StepRows, missing_blocks
 
 
@@ -158,14 +159,16 @@ class SchedulingCore(Admitting):
         if work.preempted:
             updates = updates[~np.isin(updates[:, 0], work.preempted)]
         starts = np.array([prompt.start for prompt in rows.prompts], dtype=np.int32)
+        layout = lay_out(self.ledger, rows.decode, rows.prompts)
         plan = mixed_plan(
             self._steps,
-            lay_out(self.ledger, rows.decode, rows.prompts),
+            layout,
             np.concatenate([rows.decode_first, starts]) if rows.prompts else rows.decode_first,
             self.ledger,
             rows.prompts,
             updates,
             np.array(copies, dtype=np.int32) if copies else NO_COPIES,
+            scored_rows(self.ledger, layout, rows.prompts),
         )
         for prompt in rows.prompts:
             self._saves.chunk_planned(prompt.slot, prompt.end)

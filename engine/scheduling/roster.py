@@ -216,7 +216,10 @@ class Roster:
         for slot in victims:
             tokens, output = self.ledger.sequence_tokens(slot), int(self.ledger.output[slot])
             admission = int(self.ledger.admissions[slot])
+            cached = int(self.ledger.cached[slot])
             sequence = self._vacate(slot)
+            if sequence.unscored:
+                sequence.scored = max(sequence.scored, min(cached, sequence.prompt_length - 1))
             sequence.tokens, sequence.output, sequence.slot = tokens, output, 0
             sequence.uncommitted = sum(
                 bool((layout.admissions == admission).any()) for layout in self._in_flight

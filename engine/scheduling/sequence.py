@@ -30,6 +30,7 @@ class Sequence:
         "preemptions",
         "prompt_length",
         "request",
+        "scored",
         "seniority",
         "slot",
         "submitted_at",
@@ -43,6 +44,7 @@ class Sequence:
         self.prompt_length = len(self.tokens)
         self.seniority = seniority(request)
         self.output = 0  # tokens generated, current while it waits
+        self.scored = 0  # prompt rows committed with their logprobs, where those were asked for
         self.slot = 0
         self.admission = 0
         self.uncommitted = 0  # steps planned before a preemption whose commits are still to come
@@ -54,6 +56,16 @@ class Sequence:
     @property
     def key(self) -> int:
         return self.request.key
+
+    @property
+    def unscored(self) -> bool:
+        """Whether prompt rows have still to report logprobs."""
+        return self.request.params.prompt_logprobs >= 0 and self.scored < self.prompt_length - 1
+
+    @property
+    def most_hit(self) -> int:
+        """Most tokens a prefix hit may cover: rows that must still report cannot be skipped."""
+        return self.scored if self.unscored else len(self.tokens)
 
     def prefill_bytes(self) -> bytes:
         """Everything a waiting sequence has to prefill, int32 bytes."""

@@ -11,7 +11,18 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from ..runner import HISTORY, NO_TOKEN, Bools, Float32s, Int32s, RunnerShape, SamplePlan, StepResult, UInt64s
+from ..runner import (
+    HISTORY,
+    NO_TOKEN,
+    Bools,
+    Float32s,
+    Int32s,
+    PromptScores,
+    RunnerShape,
+    SamplePlan,
+    StepResult,
+    UInt64s,
+)
 from .choosing import best, choose, log_softmax, processed
 from .forward import Forward, Index, ring_terms
 from .model import FACTOR, NGRAM, HashedModel, words
@@ -39,7 +50,7 @@ def sample(
     drawn = _draw(model, shape, slots, forward, plan)
     _advance(slots, forward, drawn)
     confidences = _draft(model, shape, slots, forward, drawn)
-    return _result(forward, plan, drawn, confidences)
+    return _result(forward, plan, drawn, confidences, _prompt_scores(model, forward))
 
 
 def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward, plan: SamplePlan) -> _Drawn:
@@ -162,7 +173,23 @@ class _Ahead:
         self.position, self.token = self.position + 1, token
 
 
-def _result(forward: Forward, plan: SamplePlan, drawn: _Drawn, confidences: Float32s | None) -> StepResult:
+def _prompt_scores(model: HashedModel, forward: Forward) -> PromptScores | None:
+    scored = forward.plan.scored
+    if scored is None:
+        return None
+    scores = log_softmax(model.logits(forward.digests[scored.rows]))
+    values, ids = best(scores, scored.alternatives)
+    chosen = scores[np.arange(scored.rows.size), scored.tokens]
+    return PromptScores(logprobs=chosen, top_logprobs=values, top_tokens=ids)
+
+
+def _result(
+    forward: Forward,
+    plan: SamplePlan,
+    drawn: _Drawn,
+    confidences: Float32s | None,
+    prompt_scores: PromptScores | None,
+) -> StepResult:
     layout = forward.plan.layout
     count, width = layout.slots.size, drawn.rows.shape[1]
     tokens = np.full((count, width), NO_TOKEN, dtype=np.int32)
@@ -183,6 +210,7 @@ def _result(forward: Forward, plan: SamplePlan, drawn: _Drawn, confidences: Floa
         top_logprobs=top_logprobs,
         top_tokens=top_tokens,
         confidences=confidences,
+        prompt_scores=prompt_scores,
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.sampling.commit import FAILED, LENGTH, STOP
-from stepahead.engine.types import Request
+from stepahead.engine.types import Request, TokenLogprob
 
 from ..runner import NO_TOKEN
 from .choosing import RowParams, best, choose, log_softmax, processed
@@ -26,6 +26,7 @@ class Solo(msgspec.Struct, frozen=True):
     finish: int
     logprobs: tuple[float, ...]
     top: tuple[tuple[tuple[int, float], ...], ...]  # per token, (id, logprob) best first; () without
+    prompt: tuple[TokenLogprob, ...] = ()  # of every prompt token after the first, where asked for
 
 
 def solo(model: HashedModel, request: Request) -> Solo:
@@ -33,8 +34,10 @@ def solo(model: HashedModel, request: Request) -> Solo:
     params, history = request.params, _History(model)
     prompt = np.frombuffer(request.prompt, dtype=np.int32).tolist()
     digest = 0
+    digests_of_prompt = []
     for token in prompt:
         digest = history.append(token)
+        digests_of_prompt.append(digest)
     edits = None if params.edits is None else edits_of_request(params.edits, prompt)
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -59,7 +62,22 @@ def solo(model: HashedModel, request: Request) -> Solo:
             break
         digest = history.append(token)
         edits = None if edits is None else edits.assuming([token])
-    return Solo(tuple(tokens), finish, tuple(logprobs), tuple(top))
+    reported = _prompt_scores(model, digests_of_prompt, prompt, params.prompt_logprobs)
+    return Solo(tuple(tokens), finish, tuple(logprobs), tuple(top), reported)
+
+
+def _prompt_scores(
+    model: HashedModel, digests: list[int], prompt: list[int], alternatives: int
+) -> tuple[TokenLogprob, ...]:
+    if alternatives < 0:
+        return ()
+    entries = []
+    for digest, token in zip(digests[:-1], prompt[1:], strict=True):
+        scores = log_softmax(model.logits(np.array([digest], dtype=np.uint64)))
+        values, ids = best(scores, alternatives)
+        top = tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))
+        entries.append(TokenLogprob(token, float(scores[0, token]), top))
+    return tuple(entries)
 
 
 class _History:

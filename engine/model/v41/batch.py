@@ -46,6 +46,7 @@ class Batch:
     consumer_floor: Tensor  # [sequences] the same for layers above the YOCO boundary (truncation)
     entry_floor: Tensor  # [sequences] positions below write no compressed entries
     logit_rows: Tensor | None = None  # [wanted] into the rows that reach the head; None means all
+    scored_rows: Tensor | None = None  # [scored] rows whose hidden states are wanted, without logits
     retained: RetainedRows | None = None
     images: ImageRows | None = None
 

@@ -20,6 +20,7 @@ from .caches import Caches
 from .host_arrays import to_device
 from .model import Model
 from .processing import DrawRows, Draws, Processor, report
+from .prompt_scores import DeviceScores
 from .sampling_slots import PENALTY, WORDS, SamplingSlots
 from .slots import SlotState
 from .step_input import LayoutTensors
@@ -33,6 +34,7 @@ class ForwardResult:
     logits: Tensor  # [logit rows, vocab], wide
     first: Tensor  # [sequences] true first positions
     chunk_tail: Tensor  # [prompts, HISTORY] the last tokens of each chunk
+    prompt_scores: DeviceScores | None = None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class StepTooLarge(ValueError):
 class ForwardOutput:
     logits: Tensor  # [wanted rows, vocab], wide
     hidden: Tensor  # [wanted rows, dim], before the final norm
+    scored: Tensor | None = None  # [scored rows, dim], the same of `Batch.scored_rows`
 
 
 class Model:
@@ -121,10 +122,15 @@ class Model:
                 probe("main_hidden", -1, main)
             self._draft.store_main_keys(main, consumer_step, caches)
         hidden = streams.contract(self.operations)
+        scored = None if batch.scored_rows is None else hidden[batch.scored_rows]
         if batch.logit_rows is not None:
             hidden = hidden[batch.logit_rows]
+        return ForwardOutput(self.logits(hidden), hidden, scored)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head over hidden rows `[rows, dim]`: `[rows, vocab]`, wide."""
         normed = self.operations.rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
-        return ForwardOutput(self.operations.wide_linear(normed, self.weights.head), hidden)
+        return self.operations.wide_linear(normed, self.weights.head)
 
     def _trunk(
         self, batch: Batch, step: StepIndex, consumer_step: StepIndex, caches: Caches, probe: Probe | None

@@ -24,6 +24,7 @@ from .config import ModelConfig
 from .host_arrays import to_device
 from .model import Model
 from .numerics import Numerics
+from .prompt_scores import score_rows
 from .rows import BLOCK_TOKENS
 from .sampling_slots import SamplingSlots
 from .slots import allocate_slots
@@ -108,9 +109,12 @@ class V41Runner(Runner):
     @torch.inference_mode()
     def _forward(self) -> None:
         plan, placed, batch = self._prepared.popleft()
-        logits = self._model.forward(batch, self._caches, drafting=self.shape.draft_tokens > 0).logits
-        tail = self._chunk_tail(plan)
-        self._forwarded.append((plan, ForwardResult(placed, logits, batch.rows.first_position, tail)))
+        output = self._model.forward(batch, self._caches, drafting=self.shape.draft_tokens > 0)
+        tail, scores = self._chunk_tail(plan), None
+        if plan.scored is not None and output.scored is not None:
+            scores = score_rows(self._model, output.scored, plan.scored)
+        result = ForwardResult(placed, output.logits, batch.rows.first_position, tail, scores)
+        self._forwarded.append((plan, result))
 
     @torch.inference_mode()
     def _sample(self, plan: SamplePlan) -> None:
@@ -167,6 +171,7 @@ class V41Runner(Runner):
             top_logprobs=_float32(drawn.top_logprobs),
             top_tokens=_int32(drawn.top_tokens) if drawn.top_tokens is not None else None,
             confidences=self._confidences(forward.placed),
+            prompt_scores=None if forward.prompt_scores is None else forward.prompt_scores.to_host(),
         )
 
     def _confidences(self, placed: LayoutTensors) -> np.ndarray | None:

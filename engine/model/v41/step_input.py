@@ -73,6 +73,7 @@ def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) ->
         consumer_floor=zero,
         entry_floor=zero,
         logit_rows=placed.logit_rows,
+        scored_rows=None if plan.scored is None else to_device(plan.scored.rows, device, torch.int64),
     )
 
 
