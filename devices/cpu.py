@@ -239,7 +239,7 @@ class CpuDevice(Device):
     def staging(self, size: int) -> StagingBuffer:
         return HostBuffer(size)
 
-    def capture(self, work: Work) -> Graph:
+    def capture(self, work: Work, label: str = "") -> Graph:
         raise NotImplementedError("a CPU has no graphs")
 
     def memory(self) -> MemoryInfo:

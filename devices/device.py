@@ -20,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -185,9 +186,21 @@ class Device(ABC):
     @abstractmethod
     def staging(self, size: int) -> StagingBuffer: ...
 
+    def placing(self) -> AbstractContextManager[None]:
+        """Where a thread loads weights, allocates and tries things out, while an engine opens.
+
+        What it computes there comes before everything enqueued later on `compute`, and may wait for the
+        device. No room is `OutOfMemoryError` where the device can tell.
+        """
+        return nullcontext()
+
     @abstractmethod
-    def capture(self, work: Work) -> Graph:
-        """Records the launches of `work`; raises NotImplementedError where capabilities deny graphs."""
+    def capture(self, work: Work, label: str = "") -> Graph:
+        """Runs `work` once to warm up, then records its launches, for `compute`; while an engine opens.
+
+        Raises NotImplementedError where capabilities deny graphs, `DeviceError` for work that cannot be
+        captured and `OutOfMemoryError` for lack of room, both naming `label`. Streams stay usable.
+        """
 
     @abstractmethod
     def memory(self) -> MemoryInfo: ...

@@ -176,7 +176,7 @@ class SimulatedDevice(Device):
     def staging(self, size: int) -> StagingBuffer:
         return HostBuffer(size)
 
-    def capture(self, work: Work) -> Graph:
+    def capture(self, work: Work, label: str = "") -> Graph:
         raise NotImplementedError("the simulated device has no graphs")
 
     def memory(self) -> MemoryInfo:

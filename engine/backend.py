@@ -127,7 +127,20 @@ def _device(device: str | Device) -> Device:
         from stepahead.devices.cpu import CpuDevice
 
         return CpuDevice()
-    raise ConfigError("device", device, "'cpu', or an open device")
+    kind, _, index = device.partition(":")
+    if kind == "cuda" and (not index or index.isdecimal()):
+        return _cuda_device(device, int(index or 0))
+    raise ConfigError("device", device, "'cpu', 'cuda', 'cuda:N', or an open device")
+
+
+def _cuda_device(asked: str, index: int) -> Device:
+    from stepahead.devices.nvidia import NvidiaDevice
+    from stepahead.devices.nvidia_errors import DeviceUnavailableError
+
+    try:
+        return NvidiaDevice(index)
+    except DeviceUnavailableError as error:
+        raise ConfigError("device", asked, f"a device that is here; {error.reason}") from error
 
 
 def _free_bytes(free: int, kind: str, folder: Path) -> int:

@@ -46,7 +46,8 @@ class Engine:
 
         Use as `async with Engine.open(...) as engine`, as `engine = await Engine.open(...)` with a later
         `close`, or, in a script without a loop, as `with Engine.open(...) as engine` for `generate_sync`.
-        `device` is a kind ("cpu") or an open device, which the engine then closes. `opener` replaces both.
+        `device` is a kind ("cpu", "cuda", "cuda:1") or an open device, which the engine then closes; `opener`
+        replaces both.
         `trace` writes the engine's whole life to a file, see `Engine.trace`.
         Raises `ConfigError` for knobs that model or device cannot honour, and other kinds of `EngineError`.
         """

@@ -15,6 +15,7 @@ import numpy as np
 
 from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.device import Device, Ticket
+from stepahead.devices.nvidia import NvidiaDevice
 from stepahead.devices.process import DeviceProcess
 from stepahead.devices.simulated import SimulatedDevice
 
@@ -106,10 +107,13 @@ class ProcessSubject(Subject):
 
 
 Opener = Callable[[Path], Subject]
+ON_CARDS = frozenset({"nvidia"})
+"""Subjects that need hardware."""
 
 SUBJECTS: dict[str, Opener] = {
     "cpu-inline": lambda folder: DeviceSubject(CpuDevice(inline=True)),
     "cpu-thread": lambda folder: DeviceSubject(CpuDevice(threads=1)),
+    "nvidia": lambda folder: DeviceSubject(NvidiaDevice()),
     "process": lambda folder: ProcessSubject(folder / "log"),
     "simulated": lambda folder: DeviceSubject(SimulatedDevice(asyncio.get_running_loop())),
     "simulated-real-time": lambda folder: DeviceSubject(

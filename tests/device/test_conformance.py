@@ -12,10 +12,12 @@ import pytest_asyncio
 
 from stepahead.devices.device import DeviceError, OutOfMemoryError
 
-from .subjects import SUBJECTS, Subject
+from .subjects import ON_CARDS, SUBJECTS, Subject
+
+KINDS = [pytest.param(name, marks=[pytest.mark.gpu] if name in ON_CARDS else []) for name in sorted(SUBJECTS)]
 
 
-@pytest_asyncio.fixture(params=sorted(SUBJECTS))
+@pytest_asyncio.fixture(params=KINDS)
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     opened = SUBJECTS[request.param](tmp_path)
     yield opened

@@ -12,6 +12,7 @@ import pytest
 from stepahead.devices.clock import run_virtual
 from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.device import Device, DeviceError
+from stepahead.devices.nvidia import NvidiaDevice
 from stepahead.devices.simulated import HANG, SimulatedDevice
 from stepahead.engine.model.remote import open_remote
 from tests.unit.hashed_driver import HandDriver, request, shape_for
@@ -26,9 +27,9 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("kind", [*REAL, pytest.param("nvidia", marks=pytest.mark.gpu)])
 async def test_pieces_are_told_in_order_between_enqueue_and_completion(kind: str) -> None:
-    make: Callable[[], Device] = REAL[kind]
+    make: Callable[[], Device] = REAL.get(kind, NvidiaDevice)
     told: Told = []
     device = make()
     device.time_work(lambda *piece: told.append(piece))

@@ -1,0 +1,229 @@
+"""A CUDA device: streams that only launch, graphs that replay as one launch, tickets without a poll.
+
+The host must never wait for the card and the card never for the host. So work runs inside `enqueue` and only
+launches kernels (a guard turns a wait into an error, `nvidia_stream.py`), what the card has to tell comes
+through page-locked memory behind a mark, and a thread asleep in the driver posts marks to the event loop
+(`nvidia_watch.py`). Rejected: a child process as for the CPU device; launches of a captured step take a few
+microseconds, less than one message to a child.
+
+One device object is one engine's: it owns its streams, one memory pool for all its graphs (they replay one
+after another on one stream, so what one leaves behind another may overwrite), and their end.
+
+Invariant: graphs are freed before the streams they were captured on, and everything is freed once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .device import (
+    Capabilities,
+    Device,
+    DeviceError,
+    Event,
+    Graph,
+    MemoryInfo,
+    StagingBuffer,
+    Stream,
+    Ticket,
+    Work,
+    WorkObserver,
+)
+from .nvidia_errors import DeviceUnavailableError, launch_error
+from .nvidia_stream import NAME, NvidiaStream
+from .nvidia_watch import of_mark
+from .poison import closed_error
+
+if TYPE_CHECKING:
+    import torch
+
+CLOSE_SECONDS = 1.0
+"""How long closing waits for what runs. A card that takes longer is left to the process's end."""
+
+
+class NvidiaDevice(Device):
+    """One card, by its CUDA index. Raises `DeviceUnavailableError` where there is none."""
+
+    def __init__(self, index: int = 0, *, guard: bool = True) -> None:
+        """`guard`: work that waits for the card is an error. Process-wide while a piece launches, see
+        `nvidia_stream.py`; switch it off where other threads of the program use torch on a card.
+        """
+        import torch
+
+        _check(index)
+        self._torch, self._index, self._guard = torch, index, guard
+        properties = torch.cuda.get_device_properties(index)
+        self._name, self._architecture = properties.name, (properties.major, properties.minor)
+        _silence_debug_mode()
+        self._streams: dict[str, NvidiaStream] = {}
+        self._observer: WorkObserver | None = None
+        self._graphs: list[_NvidiaGraph] = []
+        self._pool: Any = None
+        self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            kind="nvidia",
+            name=self._name,
+            runs_on_enqueue=True,
+            graphs=True,
+            pinned_staging=True,
+            architecture=self._architecture,
+        )
+
+    @property
+    def torch_device(self) -> str:
+        return f"cuda:{self._index}"
+
+    @property
+    def compute(self) -> Stream:
+        return self.stream("compute")
+
+    def stream(self, name: str) -> NvidiaStream:
+        if name not in self._streams:
+            self._check_open()
+            stream = NvidiaStream(name, self._index, guard=self._guard, high_priority=name != "compute")
+            if self._observer is not None:
+                stream.time_work(self._observer)
+            self._streams[name] = stream
+        return self._streams[name]
+
+    def watch(self, event: Event, loop: AbstractEventLoop) -> Ticket:
+        mark = of_mark(event)
+        if self._closed:
+            ticket = Ticket()
+            ticket.settle(closed_error(NAME))
+            return ticket
+        return self._streams[mark.stream].watch(mark, loop)
+
+    def staging(self, size: int) -> StagingBuffer:
+        self._check_open()
+        try:
+            return _PinnedBuffer(self._torch.zeros(size, dtype=self._torch.uint8, pin_memory=size > 0))
+        except RuntimeError as error:
+            raise launch_error("page-locked memory", error) from error
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        self._check_open()
+        try:
+            with self._torch.cuda.stream(self.stream("compute").cuda):
+                yield
+        except RuntimeError as error:
+            if isinstance(error, DeviceError):
+                raise
+            if not isinstance(error, self._torch.OutOfMemoryError | self._torch.AcceleratorError):
+                raise
+            raise launch_error("loading", error) from error
+
+    def capture(self, work: Work, label: str = "") -> Graph:
+        if self._pool is None:
+            self._pool = self._torch.cuda.graph_pool_handle()
+        graph = self._torch.cuda.CUDAGraph()
+        try:
+            with self.placing():
+                work()  # libraries and compilers initialise themselves at a first call, never in a capture
+                self._record(graph, work)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise launch_error(f"capture of {label or 'work'}", error) from error
+        kept = _NvidiaGraph(graph)
+        self._graphs.append(kept)
+        return kept
+
+    def _record(self, graph: torch.cuda.CUDAGraph, work: Work) -> None:
+        """Only this thread is held to what a capture allows; another engine's goes on meanwhile."""
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            work()
+        except BaseException:
+            with suppress(RuntimeError):  # the capture is void, and says so again
+                graph.capture_end()
+            raise
+        graph.capture_end()
+
+    def memory(self) -> MemoryInfo:
+        free, total = self._torch.cuda.mem_get_info(self._index)
+        return MemoryInfo(total=total, free=free)
+
+    def time_work(self, observer: WorkObserver) -> None:
+        self._observer = observer
+        for stream in self._streams.values():
+            stream.time_work(observer)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for stream in self._streams.values():
+            stream.close(CLOSE_SECONDS)
+        for graph in self._graphs:
+            graph.release()
+        self._graphs.clear()
+        self._pool = None
+        with suppress(RuntimeError):  # a card that failed gives nothing back before the process ends
+            self._torch.cuda.empty_cache()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error(NAME)
+
+
+class _NvidiaGraph(Graph):
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = graph
+
+    def replay(self) -> None:
+        if self._graph is None:
+            raise closed_error(NAME)
+        self._graph.replay()
+
+    def release(self) -> None:
+        if self._graph is not None:
+            with suppress(RuntimeError):
+                self._graph.reset()
+            self._graph = None
+
+
+class _PinnedBuffer(StagingBuffer):
+    __slots__ = ("_bytes",)
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._bytes: npt.NDArray[np.uint8] = memory.numpy()
+
+    @property
+    def host(self) -> npt.NDArray[np.uint8]:
+        return self._bytes
+
+
+def _check(index: int) -> None:
+    import torch
+
+    asked = f"cuda:{index}"
+    if torch.version.cuda is None:
+        raise DeviceUnavailableError(asked, f"torch {torch.__version__} was built without CUDA")
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise DeviceUnavailableError(asked, "no NVIDIA card is visible to this process")
+    if index >= count:
+        raise DeviceUnavailableError(asked, f"indices here are 0 to {count - 1}")
+
+
+def _silence_debug_mode() -> None:
+    """Its first use warns that it does not detect everything, which its user here knows."""
+    import torch
+
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+        torch.cuda.set_sync_debug_mode(mode)
