@@ -1,0 +1,126 @@
+"""Fit the confidence temperatures of the model in `engine/nano`, and show how far they can be trusted.
+
+    python scripts/calibrate_nano.py            record, fit, print; draws docs/images/draft_reliability.png
+    python scripts/calibrate_nano.py --write    and store the temperatures in the model's config.json
+
+The engine continues the first tokens of held-out documents, greedily and at temperature 1, and verifies every
+draft. Half of the documents of each source fit, the other half are what is reported. Documents come from the
+token arrays of `train_nano.py --prepare`; without these, from this repository's own documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from nano.acceptance import WatchedRunner, judgements, watched  # noqa: E402
+from nano.calibration import Judgements, calibration_error, chances, fit, place_temperatures, table  # noqa: E402
+from nano.prompts import held_out_prompts  # noqa: E402
+from nano.reliability_picture import draw  # noqa: E402
+
+from stepahead import Engine, EngineConfig, SamplingParams  # noqa: E402
+from stepahead.engine.backend import model_opener  # noqa: E402
+from stepahead.engine.model.v41.config import load_config  # noqa: E402
+
+TEMPERATURES = (0.0, 1.0)
+PARTS = ("fit", "check")
+
+Recorded = dict[tuple[str, float, str], Judgements]
+"""By source, sampling temperature and part."""
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=ROOT / "engine/nano", help="folder of the model")
+    parser.add_argument("--tokens", type=Path, default=ROOT / ".train/corpus.npz.xz", help="token arrays")
+    parser.add_argument("--documents", type=int, default=24, help="documents per source (24)")
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of a document that are given (32)")
+    parser.add_argument("--length", type=int, default=64, help="tokens to continue with (64)")
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs/images/draft_reliability.png")
+    parser.add_argument("--write", action="store_true", help="store the temperatures in config.json")
+    return parser.parse_args(arguments)
+
+
+async def record(options: argparse.Namespace) -> Recorded:
+    """Continue every document at every temperature; judge all drafts of all of them."""
+    prompts = held_out_prompts(options.tokens, options.model, options.documents, options.prompt)
+    runners: list[WatchedRunner] = []
+    config = EngineConfig(max_sequences=32, max_context=1024, prefix_cache=False)
+    stored = load_config(options.model).dspark_confidence_temperatures
+    recorded: Recorded = {}
+    opener = watched(model_opener(options.model, "cpu"), runners)
+    async with Engine.open(config=config, opener=opener) as engine:
+        for source, documents in prompts.items():
+            for temperature in TEMPERATURES:
+                params = SamplingParams(temperature=temperature, max_tokens=options.length, seed=1)
+                for number, part in enumerate(PARTS):
+                    mine = documents[number :: len(PARTS)]
+                    await asyncio.gather(*(engine.generate(ids, params) for ids in mine))
+                    recorded[source, temperature, part] = judgements(runners[0].taken(), stored)
+    return recorded
+
+
+def joined(recorded: Recorded, part: str, temperature: float | None = None) -> Judgements:
+    parts = [j for (_, t, p), j in recorded.items() if p == part and temperature in (None, t)]
+    return Judgements(
+        np.concatenate([j.place for j in parts]),
+        np.concatenate([j.raw for j in parts]),
+        np.concatenate([j.accepted for j in parts]),
+    )
+
+
+def report(recorded: Recorded, temperatures: list[float]) -> None:
+    """Of the documents that did not fit."""
+    print("\n".join(table(joined(recorded, "check"), temperatures)))
+    print("expected calibration error by source and sampling temperature: before, after")
+    by_source: dict[str, list[str]] = defaultdict(list)
+    for (source, _, part), judged in recorded.items():
+        if part == "check":
+            by_source[source].append(_errors(judged, temperatures))
+    for source, errors in by_source.items():
+        print(f"{source:>20}  " + "   ".join(errors))
+    overall = [_errors(joined(recorded, "check", t), temperatures) for t in TEMPERATURES]
+    print(f"{'all':>20}  " + "   ".join(overall))
+
+
+def _errors(judged: Judgements, temperatures: list[float]) -> str:
+    before, after = chances(judged.raw), chances(judged.raw, place_temperatures(judged, temperatures))
+    return f"{calibration_error(before, judged.accepted):.3f} {calibration_error(after, judged.accepted):.3f}"
+
+
+def store(folder: Path, temperatures: list[float]) -> None:
+    """Into `config.json`, whose other lines stay as they are, and read it back."""
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    document["text_config"]["dspark_confidence_temperatures"] = temperatures
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    assert msgspec.to_builtins(load_config(folder).dspark_confidence_temperatures) == temperatures
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    torch.set_num_threads(1)
+    recorded = asyncio.run(record(options))
+    places = load_config(options.model).dspark_block_size
+    temperatures = fit(joined(recorded, "fit"), places)
+    report(recorded, temperatures)
+    draw(joined(recorded, "check"), temperatures, options.picture)
+    if options.write:
+        store(options.model, temperatures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What became of every draft, watched at the seam between the engine and its runner.
+
+A step's result says how confident the model is in the drafts it just made; the next step of the sequence says
+how many of them were accepted. Both cross `Runner.collect`, so nothing inside the model is touched and any
+device can be watched. Raw confidences are recovered from the calibrated ones: float32 tells a chance from
+certainty down to 6e-8, which is a raw confidence of 16, and beyond that the drafts are certain anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepahead.devices.device import Ticket, WorkObserver
+from stepahead.engine.backend import Backend, Opener
+from stepahead.engine.config import EngineConfig
+from stepahead.engine.model.runner import BatchLayout, Float32s, Runner, SamplePlan, StepPlan, StepResult
+
+from .calibration import Floats, Judgements
+
+
+class WatchedRunner(Runner):
+    """Passes everything on and remembers which drafts were judged, and how."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.facts, self.shape = runner.facts, runner.shape
+        self._runner = runner
+        self._layouts: dict[int, BatchLayout] = {}
+        self._said: dict[int, tuple[int, Float32s]] = {}  # slot -> its occupant, confidences of its drafts
+        self._judged: list[tuple[int, float, bool]] = []
+
+    def taken(self) -> list[tuple[int, float, bool]]:
+        """(place, confidence, accepted) of what was judged since the last call."""
+        judged, self._judged = self._judged, []
+        return judged
+
+    def launch_forward(self, plan: StepPlan) -> None:
+        self._layouts[plan.step] = plan.layout
+        self._runner.launch_forward(plan)
+
+    def launch_sample(self, plan: SamplePlan) -> Ticket:
+        return self._runner.launch_sample(plan)
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        result = self._runner.collect(ticket)
+        layout = self._layouts.pop(result.step)
+        slots, occupants = layout.slots.tolist(), layout.admissions.tolist()
+        for row in range(layout.decode_count):
+            occupant, said = self._said.get(slots[row], (-1, None))
+            if occupant == occupants[row] and said is not None:
+                self._judge(said, int(result.emitted[row]) - 1, int(result.drafted[row]))
+        if result.confidences is not None:
+            for row in np.flatnonzero(layout.samples).tolist():
+                self._said[slots[row]] = (occupants[row], result.confidences[row])
+        return result
+
+    def _judge(self, said: Float32s, accepted: int, verified: int) -> None:
+        for place in range(min(accepted + 1, verified)):
+            self._judged.append((place, float(said[place]), place < accepted))
+
+    def time_work(self, observer: WorkObserver) -> None:
+        self._runner.time_work(observer)
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def watched(opener: Opener, into: list[WatchedRunner]) -> Opener:
+    """The same backend, watched."""
+
+    async def open_backend(config: EngineConfig) -> Backend:
+        backend = await opener(config)
+        into.append(WatchedRunner(backend.runner))
+        return Backend(into[-1], backend.device, backend.tokenizer)
+
+    return open_backend
+
+
+def judgements(taken: Sequence[tuple[int, float, bool]], temperatures: Sequence[float]) -> Judgements:
+    """With the confidences as they were before the temperatures that the model was opened with."""
+    place = np.array([t[0] for t in taken], dtype=np.int64)
+    said: Floats = np.array([t[1] for t in taken], dtype=np.float64).clip(2.0**-25, 1 - 2.0**-25)
+    log_odds = np.log(said) - np.log1p(-said)
+    scale = np.array(temperatures)[place] if temperatures else 1.0
+    accepted = np.array([t[2] for t in taken], dtype=np.bool_)
+    return Judgements(place, log_odds * scale, accepted)
