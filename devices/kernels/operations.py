@@ -12,17 +12,17 @@ rows do not depend on their neighbours.
 
 from __future__ import annotations
 
-from torch.nn import functional
-
 from .reference import (
     attention,
-    compressor,
     engram,
     experts,
     hyper_connections,
     indexer,
+    latents,
     norm,
+    products,
     rotary,
+    step_index,
 )
 
 
@@ -31,8 +31,8 @@ class Operations:
 
     name = "reference"
 
-    linear = staticmethod(functional.linear)
-    wide_linear = staticmethod(norm.wide_linear)
+    linear = staticmethod(products.linear)
+    wide_linear = staticmethod(products.wide_linear)
     rms_norm = staticmethod(norm.rms_norm)
     rotate_ = staticmethod(rotary.rotate_)
 
@@ -40,15 +40,22 @@ class Operations:
     contract = staticmethod(hyper_connections.contract)
     expand = staticmethod(hyper_connections.expand)
 
-    sparse_attention = staticmethod(attention.sparse_attention)
-    pool_group = staticmethod(compressor.pool_group)
-    index_scores = staticmethod(indexer.index_scores)
-    select_topk = staticmethod(indexer.select_topk)
-    select_blocks = staticmethod(indexer.select_blocks)
+    index_step = staticmethod(step_index.index_step)
+    index_window = staticmethod(step_index.index_window)
+    index_drafts = staticmethod(step_index.index_drafts)
 
-    gate_scores = staticmethod(experts.gate_scores)
-    route = staticmethod(experts.route)
-    swiglu = staticmethod(experts.swiglu)
+    open_latents_ = staticmethod(latents.open_latents_)
+    keep_rows_ = staticmethod(latents.keep_rows_)
+    store_key_ = staticmethod(latents.store_key_)
+    store_entry_ = staticmethod(latents.store_entry_)
+    store_pooled_entry_ = staticmethod(latents.store_pooled_entry_)
+    attend = staticmethod(attention.attend)
+    visible_entries = staticmethod(indexer.visible_entries)
+    choose_entries = staticmethod(indexer.choose_entries)
+    grouped_linear = staticmethod(products.grouped_linear)
+
+    route_rows = staticmethod(experts.route_rows)
+    mix_experts = staticmethod(experts.mix_experts)
 
     mask_ngrams = staticmethod(engram.mask_ngrams)
     hash_rows = staticmethod(engram.hash_rows)

@@ -11,12 +11,14 @@ and decode rows mix freely. The price is that neighbouring prefill rows gather o
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .norm import wide_dtype
+from .rotary import rotate_
 
 CPU_ROWS = 256
 """Rows whose keys a CPU gathers at a time. The keys of more outgrow its caches, and from 32 MB on the
@@ -26,22 +28,70 @@ KEY_TILE = 64
 """Keys over which the publisher's kernel keeps one running maximum (model_spec 2.5, level N1)."""
 
 
-class KeyIndex(NamedTuple):
-    """Which keys each row sees: computed once, used by every layer that sees the same ones."""
+class KeyIndex:
+    """Which keys each row sees: computed once, used by every layer that sees the same ones.
 
-    slots: Tensor  # [rows * keys], places of a pool; 0 where there is no key
-    bias: Tensor  # [rows, keys], 0 where there is a key, else -inf, in a wide type
+    `places` `[rows, keys]` are places of a pool, -1 for no key. What the reference makes of them is kept; a
+    kernel that reads the places themselves makes nothing.
+    """
+
+    def __init__(self, places: Tensor, wide: torch.dtype) -> None:
+        self.places = places
+        self._wide = wide
 
     @classmethod
-    def of(cls, index_rows_keys: Tensor, wide: torch.dtype) -> KeyIndex:
-        """From places of a pool, -1 for no key."""
-        missing = index_rows_keys < 0
-        bias = torch.zeros(missing.shape, dtype=wide, device=missing.device).masked_fill_(missing, -torch.inf)
-        return cls(index_rows_keys.clamp(min=0).flatten(), bias)
+    def of(cls, places_rows_keys: Tensor, wide: torch.dtype) -> KeyIndex:
+        """From places of a pool, -1 for no key; `wide` is the type of scores."""
+        return cls(places_rows_keys, wide)
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """`[rows * keys]`, places of a pool; 0 where there is no key."""
+        return self.places.clamp(min=0).flatten()
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """`[rows, keys]`, 0 where there is a key, else -inf, in the wide type."""
+        missing = self.places < 0
+        bias = torch.zeros(missing.shape, dtype=self._wide, device=missing.device)
+        return bias.masked_fill_(missing, -torch.inf)
 
     def of_rows(self, start: int, end: int) -> KeyIndex:
-        count = self.bias.shape[1]
-        return KeyIndex(self.slots[start * count : end * count], self.bias[start:end])
+        """The index of some rows; what has been made of all rows is shared, not made again."""
+        part = KeyIndex(self.places[start:end], self._wide)
+        count = self.places.shape[1]
+        part.__dict__["slots"] = self.slots[start * count : end * count]
+        part.__dict__["bias"] = self.bias[start:end]
+        return part
+
+
+def attend(
+    query_rows_heads_dim: Tensor,
+    turns_rows_dim: Tensor,
+    window_pool: Tensor,
+    window_index: KeyIndex,
+    entry_pool: Tensor | None,
+    entry_index: KeyIndex | None,
+    sink_heads: Tensor,
+    scale: float,
+    *,
+    round_probabilities: bool = False,
+) -> Tensor:
+    """`sparse_attention` of queries that are not rotated yet: they are turned to their position, and what
+    they attended to is turned back by it (model_spec 2.5). The queries may be overwritten.
+    """
+    turns = turns_rows_dim.unsqueeze(1)
+    attended = sparse_attention(
+        rotate_(query_rows_heads_dim, turns),
+        window_pool,
+        window_index,
+        entry_pool,
+        entry_index,
+        sink_heads,
+        scale,
+        round_probabilities=round_probabilities,
+    )
+    return rotate_(attended, turns, inverse=True)
 
 
 def sparse_attention(

@@ -10,8 +10,14 @@ tests use them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+from .quantization import Format, round_trip
+from .rotary import rotate_
+from .rows import Rows, entry_slots
 
 
 def index_scores(
@@ -78,3 +84,116 @@ def select_blocks(scores_rows_entries: Tensor, visible_rows: Tensor, block: int,
     best = best.masked_fill(numbers == newest, torch.inf)
     # A row that sees nothing has no newest block: (0 - 1) // block is -1, which matches no number.
     return select_topk(best, count)
+
+
+class EntryView(NamedTuple):
+    """The compressed entries that the rows of a step may look at."""
+
+    rows: Rows
+    block_table: Tensor  # [sequences, blocks]
+    visible: Tensor  # [rows], entries 0..visible-1 are in the row's past
+    per_block: int
+
+    @property
+    def available(self) -> int:
+        """Entries that fit the table, visible or not."""
+        return self.block_table.shape[1] * self.per_block
+
+    def slots(self, entries_rows_count: Tensor) -> Tensor:
+        """Pool slots of entry numbers; -1 stays -1."""
+        return entry_slots(entries_rows_count, self.rows.sequence, self.block_table, self.per_block)
+
+
+class Candidates(NamedTuple):
+    """Blocks of entries that later index sources restrict themselves to (model_spec 2.7)."""
+
+    size: int  # entries of a block
+    most: int  # blocks of a row
+    chosen: Tensor | None  # [rows, blocks] ascending, -1 padded: only these; None: all entries
+    publish: bool  # return the best blocks of these scores
+
+
+class IndexQuery(NamedTuple):
+    """What the rows of a step look for."""
+
+    query_rows_heads_dim: Tensor  # not rotated yet; may be overwritten
+    turns_rows_dim: Tensor
+    head_weights_rows_heads: Tensor
+    head_scale: float
+    form: Format  # of queries; keys are stored in it already
+    narrow: bool  # see `index_scores`
+
+
+class ChosenEntries(NamedTuple):
+    """A choice of entries, by number for people and by place for attention."""
+
+    entries: Tensor  # [rows, count or fewer], ascending, -1 where none
+    places: Tensor  # the same as slots of the entry pool
+    candidate_blocks: Tensor | None  # [rows, blocks], where they were to be published
+
+
+def visible_entries(view: EntryView) -> ChosenEntries:
+    """Every visible entry of each row: the choice while they are no more than the top-k."""
+    numbers = torch.arange(view.available, device=view.visible.device)
+    entries = torch.where(numbers < view.visible.unsqueeze(1), numbers, -1)
+    return ChosenEntries(entries, view.slots(entries), None)
+
+
+def choose_entries(
+    query: IndexQuery, keys_blocks_entries_dim: Tensor, view: EntryView, count: int, candidates: Candidates
+) -> ChosenEntries:
+    """The `count` best visible entries of each row; ties go to the lower entry."""
+    turned = rotate_(query.query_rows_heads_dim, query.turns_rows_dim.unsqueeze(1))
+    turned = round_trip(turned, query.form)
+    weights = query.head_weights_rows_heads * query.head_scale
+    if candidates.chosen is not None:
+        entries = _among_candidates(
+            turned, weights, keys_blocks_entries_dim, view, count, candidates, query.narrow
+        )
+        return ChosenEntries(entries, view.slots(entries), None)
+    scores = _all_scores(turned, weights, keys_blocks_entries_dim, view, query.narrow)
+    blocks = None
+    if candidates.publish:
+        blocks = select_blocks(scores, view.visible, candidates.size, candidates.most)
+    entries = select_topk(scores, count)
+    return ChosenEntries(entries, view.slots(entries), blocks)
+
+
+def _all_scores(query: Tensor, weights: Tensor, keys_blocks: Tensor, view: EntryView, narrow: bool) -> Tensor:
+    """Scores of every entry of a row's sequence: `[rows, entries]`, -inf where not visible."""
+    rows = view.rows
+    members = rows.tile_members
+    blocks = view.block_table.index_select(0, rows.tiles.sequence)
+    keys = _take(keys_blocks, blocks).flatten(1, 2)
+    scores = index_scores(_take(query, members), keys, _take(weights, members), narrow=narrow)
+    scores = scores.flatten(0, 1).index_select(0, rows.tile_places)
+    entry = torch.arange(scores.shape[1], device=scores.device)
+    return scores.masked_fill_(entry >= view.visible.unsqueeze(1), -torch.inf)
+
+
+def _among_candidates(
+    query: Tensor,
+    weights: Tensor,
+    keys_blocks: Tensor,
+    view: EntryView,
+    count: int,
+    candidates: Candidates,
+    narrow: bool,
+) -> Tensor:
+    """The top-k among candidate blocks: a row gathers only their keys, whatever the context length."""
+    chosen = candidates.chosen
+    assert chosen is not None
+    within = torch.arange(candidates.size, device=chosen.device)
+    entries = (chosen.unsqueeze(-1) * candidates.size + within).flatten(1)
+    hidden = (entries < 0) | (entries >= view.visible.unsqueeze(1))
+    keys = _take(keys_blocks.flatten(0, 1), view.slots(entries.masked_fill(hidden, 0)))
+    scores = index_scores(query.unsqueeze(1), keys, weights.unsqueeze(1), narrow=narrow)
+    best = select_topk(scores.squeeze(1).masked_fill_(hidden, -torch.inf), count)
+    return entries.gather(1, best.clamp(min=0)).masked_fill_(best < 0, -1)
+
+
+def _take(source: Tensor, index: Tensor) -> Tensor:
+    """`source[index]` for an index of several dimensions. Indexing copies such rows element by element on a
+    CPU; selecting copies them whole, four times as fast.
+    """
+    return source.index_select(0, index.flatten()).view(*index.shape, *source.shape[1:])

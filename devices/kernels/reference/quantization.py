@@ -13,9 +13,13 @@ Source: model_spec 4.6.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Format = Literal["plain", "fp8", "fp4_ue8m0", "fp4_e4m3"]
+"""How a cache stores a vector; `plain` keeps the type of the activations."""
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
@@ -211,3 +215,11 @@ def fp4_round_trip_e4m3(x: Tensor, group: int = 16) -> Tensor:
     grouped = _groups(x, group)
     scale = _e4m3_scale(grouped).to(torch.float32)
     return (round_to_e2m1(grouped / scale) * scale).flatten(-2).to(x.dtype)
+
+
+def round_trip(x: Tensor, form: Format) -> Tensor:
+    """`x` as it comes back from a cache of the given format, in the dtype of `x`."""
+    if form == "plain":
+        return x
+    trips = {"fp8": fp8_round_trip, "fp4_ue8m0": fp4_round_trip_ue8m0, "fp4_e4m3": fp4_round_trip_e4m3}
+    return trips[form](x)

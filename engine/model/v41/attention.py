@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from stepahead.devices.kernels.operations import Operations
@@ -50,10 +49,17 @@ class Attention:
     def store_main_key(self, main_rows_dim: Tensor, step: StepIndex, caches: Caches) -> None:
         """Draft layers: write the window keys of rows the target has processed (model_spec 3.1)."""
         start = self._config.q_lora_rank
-        projected = self._operations.linear(
-            self._numerics.matmul_input(main_rows_dim), self._weights.query_a_kv[start:]
+        self._operations.store_key_(
+            self._operations.linear(
+                self._numerics.matmul_input(main_rows_dim), self._weights.query_a_kv[start:]
+            ),
+            self._weights.kv_norm,
+            self._config.rms_norm_eps,
+            step.turns[self._role.ratio],
+            self._numerics.window_form,
+            caches.window[self._role.layer_id],
+            step.window.store,
         )
-        caches.window[self._role.layer_id].index_copy_(0, step.window.store, self._key(projected, step))
 
     def __call__(
         self,
@@ -66,55 +72,49 @@ class Attention:
         """The sublayer's output `[rows, dim]`. Entries of this step are stored already."""
         config, numerics, weights, role = self._config, self._numerics, self._weights, self._role
         operations = self._operations
-        turns = step.turns[role.ratio]
-        projected = operations.linear(numerics.matmul_input(inputs_rows_dim), weights.query_a_kv)
-        query_latent, projected_key = projected.split([config.q_lora_rank, config.head_dim], dim=-1)
-        query_latent = operations.rms_norm(query_latent, weights.query_norm, config.rms_norm_eps)
-        query = operations.linear(numerics.matmul_input(query_latent), weights.query_b)
-        query = operations.rotate_(
-            query.view(-1, config.num_attention_heads, config.head_dim), turns.unsqueeze(1)
+        query_latent = operations.open_latents_(
+            operations.linear(numerics.matmul_input(inputs_rows_dim), weights.query_a_kv),
+            weights.query_norm,
+            weights.kv_norm,
+            config.rms_norm_eps,
+            step.turns[role.ratio],
+            caches.window[role.layer_id],
+            step.window,
+            # Draft rows are not kept: the target's own keys will take these positions (model_spec 3.3).
+            keep=not role.is_draft,
+            quantized=numerics.quantized,
         )
+        query = operations.linear(query_latent, weights.query_b)
         if self._indexer is not None:
             selections.latest = self._indexer.choose(
                 inputs_rows_dim, query_latent, step, caches, selections, probe
             )
             if probe is not None:
                 probe("topk", role.layer_id, selections.latest.entries)
-        key = self._key(projected_key, step)
-        attended = self._attend(query, key, step, caches, selections)
-        return self._output(operations.rotate_(attended, turns.unsqueeze(1), inverse=True))
+        return self._output(self._attend(query, step, caches, selections))
 
-    def _key(self, projected: Tensor, step: StepIndex) -> Tensor:
-        normed = self._operations.rms_norm(projected, self._weights.kv_norm, self._config.rms_norm_eps)
-        return self._numerics.window_key(self._operations.rotate_(normed, step.turns[self._role.ratio]))
-
-    def _attend(
-        self, query: Tensor, key: Tensor, step: StepIndex, caches: Caches, selections: Selections
-    ) -> Tensor:
-        role, window = self._role, step.window
+    def _attend(self, query: Tensor, step: StepIndex, caches: Caches, selections: Selections) -> Tensor:
+        role, config = self._role, self._config
         pool = caches.window[role.layer_id]
-        pool[window.staging : window.staging + key.shape[0]] = key
         chosen = selections.latest if role.kv_source is not None else None
-        attended = self._operations.sparse_attention(
-            query,
+        attended = self._operations.attend(
+            query.view(-1, config.num_attention_heads, config.head_dim),
+            step.turns[role.ratio],
             pool,
-            window.keys,
+            step.window.keys,
             caches.entries[role.kv_source] if role.kv_source is not None else None,
             chosen.keys if chosen is not None else None,
             self._weights.sink,
-            self._config.head_dim**-0.5,
+            config.head_dim**-0.5,
             round_probabilities=self._numerics.quantized,
         )
         # After attending: the ring still held the history that the first rows of a long chunk needed.
-        # Draft rows are not kept: the target's own keys will take these positions (model_spec 3.3).
         if not role.is_draft:
-            pool.index_copy_(0, window.store, key)
+            self._operations.keep_rows_(pool, step.window)
         return attended
 
     def _output(self, attended_rows_heads_dim: Tensor) -> Tensor:
         """Grouped low-rank output: heads of a group share a projection to `o_lora_rank`."""
-        groups = self._config.o_groups
-        grouped = self._numerics.output_lora_input(attended_rows_heads_dim.flatten(1))
-        grouped = grouped.view(grouped.shape[0], groups, -1).transpose(0, 1)
-        latent = torch.bmm(grouped, self._weights.output_a.mT).transpose(0, 1).flatten(1)
+        attended = self._numerics.output_lora_input(attended_rows_heads_dim.flatten(1))
+        latent = self._operations.grouped_linear(attended, self._weights.output_a)
         return self._operations.linear(self._numerics.matmul_input(latent), self._weights.output_b)

@@ -16,15 +16,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from stepahead.devices.kernels.operations import Operations
-from stepahead.devices.kernels.reference.attention import KeyIndex
 
-from .caches import Caches, window_ring
+from .caches import Caches
 from .compressed import Selections
 from .config import ModelConfig
 from .layer import Layer, embed
 from .numerics import Numerics
-from .rows import RingIndex, Rows, uniform_tiles
-from .step import RotaryTables, StepIndex
+from .step import RotaryTables, StepIndex, step_shape
 from .weights import DraftWeights, ModelWeights
 
 _SUREST = 60.0
@@ -128,7 +126,8 @@ class DraftBlock:
         sequences, block = newest.shape[0], self._config.dspark_block_size
         tokens = newest.new_full((sequences, block), self._config.dspark_noise_token_id)
         tokens[:, 0] = newest
-        step = self._step(anchor, state_slot, caches)
+        shape = step_shape(self._config, (), self._tables, caches.shape)
+        step = self._operations.index_drafts(shape, anchor, state_slot, block)
         embedded = functional.embedding(tokens.flatten(), self._model_weights.embed)
         streams = embed(embedded, self._config.hc_mult, self._numerics.wide)
         selections = Selections()
@@ -145,26 +144,3 @@ class DraftBlock:
             self._numerics.wide,
             self._operations,
         )
-
-    def _step(self, anchor: Tensor, state_slot: Tensor, caches: Caches) -> StepIndex:
-        """All rows of a block see the same keys: the window up to the anchor, and the whole block."""
-        sequences, block = anchor.shape[0], self._config.dspark_block_size
-        device = anchor.device
-        places = torch.arange(block, device=device)
-        first = anchor + 1
-        position = (first.unsqueeze(1) + places).flatten()
-        sequence = torch.arange(sequences, device=device).repeat_interleave(block)
-        length = torch.full_like(anchor, block)
-        start = torch.arange(0, sequences * block, block, device=device)
-        rows = Rows(sequence, position, start, first, length, uniform_tiles(sequences, block, device))
-        ring = window_ring(self._config)
-        staging = caches.shape.state_slots * ring
-        seen = anchor.unsqueeze(1) - torch.arange(self._config.sliding_window - 1, -1, -1, device=device)
-        main = (state_slot.unsqueeze(1) * ring + seen % ring).masked_fill(seen < 0, -1)
-        own = staging + start.unsqueeze(1) + places
-        gather = torch.cat((main, own), dim=1).repeat_interleave(block, dim=0)
-        keys = KeyIndex.of(gather, self._numerics.wide)
-        window = RingIndex(staging, keys, torch.zeros_like(position))
-        turns = {0: self._tables.window.index_select(0, position)}
-        table = torch.zeros(sequences, 1, dtype=torch.int64, device=device)
-        return StepIndex(rows, table, window, {}, {}, turns, {}, None)

@@ -112,7 +112,7 @@ class Model:
         """
         if batch.rows.count > caches.shape.max_rows:
             raise StepTooLarge(f"{batch.rows.count} rows; the caches take {caches.shape.max_rows} a step")
-        indexer = StepIndexer(self.config, self._roles, self._tables, caches.shape)
+        indexer = StepIndexer(self.config, self._roles, self._tables, caches.shape, self.operations)
         step = indexer.producers(batch)
         consumer_step = indexer.consumers(batch, step)
         streams, features = self._trunk(batch, step, consumer_step, caches, probe)

@@ -41,16 +41,22 @@ class Numerics:
     def output_lora_input(self, x: Tensor) -> Tensor:
         return self.matmul_input(x) if self.quantize_output_lora else x
 
-    def window_key(self, x: Tensor) -> Tensor:
-        return quantization.fp8_round_trip(x) if self.quantized else x
+    @property
+    def window_form(self) -> quantization.Format:
+        """Format of window keys in their cache."""
+        return "fp8" if self.quantized else "plain"
 
-    def index_vector(self, x: Tensor) -> Tensor:
-        return quantization.fp4_round_trip_ue8m0(x) if self.quantized else x
+    @property
+    def index_form(self) -> quantization.Format:
+        """Format of index keys in their cache, and of the queries that meet them."""
+        return "fp4_ue8m0" if self.quantized else "plain"
 
-    def compressed_entry(self, x: Tensor) -> Tensor:
+    @property
+    def entry_form(self) -> quantization.Format:
+        """Format of compressed entries in their cache."""
         if not self.quantized:
-            return x
-        return quantization.fp4_round_trip_e4m3(x) if self.fp4_entries else quantization.fp8_round_trip(x)
+            return "plain"
+        return "fp4_e4m3" if self.fp4_entries else "fp8"
 
 
 def exact(dtype: torch.dtype = torch.float32) -> Numerics:

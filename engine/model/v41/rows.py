@@ -1,25 +1,11 @@
-"""Flat rows of many sequences, and where each row reads and writes.
-
-A step is a flat list of token rows: long prompt chunks and single decode rows, of any sequences, in any mix.
-Padding every sequence to the longest would multiply the work of a mixed step; a loop over sequences would
-cost a launch each. So everything a row needs to know is an index tensor, computed once a step from a few
-numbers per sequence, on the device: a step whose lengths were corrected there needs no answer from the host.
-
-Two stores are rings indexed by position: window keys and unfinished compressor groups. A chunk longer than
-the ring must not overwrite history that its own first rows still need, so every ring pool ends in a staging
-area with one slot a row: the chunk writes there, reads its history from the ring and itself from staging, and
-copies its last positions into the ring when it is done. Decode rows take the same path; there is no second
-one.
-
-Slot 0 of every ring and block 0 of every paged pool are scratch: writes that must not happen go there. The
-very first place of a pool is never written, because an index of -1 reads it: a masked key is multiplied by an
-exact zero, and a NaN of one sequence in that place would reach all others.
+"""Rows of a step whose lengths the host knows. What rows are, and where they read and write, is described in
+`devices.kernels.reference.rows`, where their index tensors are computed: those belong to the kernels, which
+differ from device to device; the plan belongs to the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,150 +13,61 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stepahead.devices.kernels.reference.attention import KeyIndex
+from stepahead.devices.kernels.reference.rows import (
+    BLOCK_TOKENS,
+    EntryIndex,
+    RingIndex,
+    Rows,
+    Tiles,
+    entry_index,
+    lay_rows,
+    uniform_tiles,
+)
 
 from .host_arrays import to_device
 
-BLOCK_TOKENS = 128
-"""Tokens of one block of paged keys; even, so that a ratio-2 group never straddles two blocks."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """Rows grouped so that each group belongs to one sequence: what the indexer scores together.
-
-    Scoring needs a row's queries against all keys of its sequence. Gathering the keys per row would read them
-    once a row; per tile they are read once for up to `rows` rows. Tiles of a sequence are consecutive.
-    """
-
-    rows: int
-    sequence: Tensor  # [tiles]
-    offset: Tensor  # [tiles], first row within the sequence
-    first: Tensor  # [sequences], first tile of the sequence
-
+__all__ = [
+    "BLOCK_TOKENS",
+    "EntryIndex",
+    "RingIndex",
+    "Rows",
+    "Tiles",
+    "entry_index",
+    "lay_rows",
+    "plan_rows",
+    "plan_tiles",
+    "uniform_tiles",
+]
 
 _TILE_HEIGHTS = np.array([1, 2, 4, 8, 16, 32, 64])
 _KEY_COST = 2
 """A tile's keys cost about as much as this many of its rows."""
 
 
+class _PlannedTiles(Tiles):
+    """Tiles of the height with the least padded work."""
+
+    def __init__(self, lengths: npt.NDArray[np.int64], device: torch.device) -> None:
+        counts = -(-lengths // _TILE_HEIGHTS[:, None])
+        rows = int(_TILE_HEIGHTS[np.argmin(counts.sum(1) * (_TILE_HEIGHTS + _KEY_COST))])
+        super().__init__(rows, int(lengths.max(initial=0)))
+        self._lengths, self._device = lengths, device
+
+    def _lay(self) -> tuple[Tensor, Tensor, Tensor]:
+        per_sequence = -(-self._lengths // self.rows)
+        first = np.cumsum(per_sequence) - per_sequence
+        sequence = np.repeat(np.arange(self._lengths.size), per_sequence)
+        offset = (np.arange(sequence.size) - first[sequence]) * self.rows
+        tensors = [to_device(x, self._device) for x in (sequence, offset, first)]
+        return tensors[0], tensors[1], tensors[2]
+
+
 def plan_tiles(query_lengths: Sequence[int] | npt.NDArray[np.integer[Any]], device: torch.device) -> Tiles:
-    """Choose the tile height with the least padded work and lay the tiles out."""
-    lengths = np.asarray(query_lengths, dtype=np.int64)
-    counts = -(-lengths // _TILE_HEIGHTS[:, None])
-    rows = int(_TILE_HEIGHTS[np.argmin(counts.sum(1) * (_TILE_HEIGHTS + _KEY_COST))])
-    per_sequence = -(-lengths // rows)
-    first = np.cumsum(per_sequence) - per_sequence
-    sequence = np.repeat(np.arange(lengths.size), per_sequence)
-    offset = (np.arange(sequence.size) - first[sequence]) * rows
-    return Tiles(rows, *(to_device(x, device) for x in (sequence, offset, first)))
-
-
-def uniform_tiles(sequences: int, rows: int, device: torch.device) -> Tiles:
-    """One tile of fixed height per sequence: for decode steps whose lengths only the device knows."""
-    numbers = torch.arange(sequences, device=device)
-    return Tiles(rows, numbers, torch.zeros_like(numbers), numbers)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one step in sequence order. All tensors int64 on the device."""
-
-    sequence: Tensor  # [rows], index into the per-sequence tensors
-    position: Tensor  # [rows], absolute
-    row_start: Tensor  # [sequences], first row
-    first_position: Tensor  # [sequences], position of the first row = tokens already cached
-    length: Tensor  # [sequences], rows of the sequence
-    tiles: Tiles
-
-    @property
-    def count(self) -> int:
-        return self.sequence.shape[0]
-
-
-def lay_rows(first_position: Tensor, length: Tensor, count: int, tiles: Tiles) -> Rows:
-    """Rows from per-sequence lengths that sum to `count`, without asking for their values."""
-    ends = length.cumsum(0)
-    number = torch.arange(count, device=length.device)
-    sequence = torch.searchsorted(ends, number, right=True)
-    row_start = ends - length
-    position = first_position[sequence] + number - row_start[sequence]
-    return Rows(sequence, position, row_start, first_position, length, tiles)
+    """Choose the tile height with the least padded work."""
+    return _PlannedTiles(np.asarray(query_lengths, dtype=np.int64), device)
 
 
 def plan_rows(first_positions: Sequence[int], lengths: Sequence[int], device: torch.device) -> Rows:
     """Rows from lengths known on the host."""
     as_tensor = [torch.tensor(list(x), dtype=torch.int64, device=device) for x in (first_positions, lengths)]
     return lay_rows(as_tensor[0], as_tensor[1], sum(lengths), plan_tiles(lengths, device))
-
-
-@dataclass(frozen=True)
-class RingIndex:
-    """Where rows find the last positions of their sequence, and where they leave their own."""
-
-    staging: int  # first staging slot of the pool
-    keys: KeyIndex  # of each row, the pool slots of the last `width` positions, ascending
-    store: Tensor  # [rows] ring slot of the row, a scratch slot where it must not be kept
-
-
-def ring_index(
-    rows: Rows,
-    state_slot: Tensor,
-    *,
-    width: int,
-    ring: int,
-    slots: int,
-    wide: torch.dtype,
-    floor: Tensor | None = None,
-) -> RingIndex:
-    """Index a pool of `slots` rings of `ring` positions followed by staging.
-
-    `floor` `[sequences]` is the lowest position a row may see or keep; None means 0. Of a chunk longer than
-    the ring only the last `ring` positions are kept.
-    """
-    staging = slots * ring
-    position, sequence = rows.position, rows.sequence
-    back = torch.arange(width - 1, -1, -1, device=position.device)
-    seen = position.unsqueeze(1) - back
-    first = rows.first_position[sequence].unsqueeze(1)
-    in_chunk = staging + rows.row_start[sequence].unsqueeze(1) + seen - first
-    slot = state_slot[sequence]
-    in_ring = slot.unsqueeze(1) * ring + seen % ring
-    gather = torch.where(seen >= first, in_chunk, in_ring)
-    lowest = floor[sequence] if floor is not None else torch.zeros_like(position)
-    gather = gather.masked_fill(seen < lowest.clamp(min=0).unsqueeze(1), -1)
-    after_chunk = rows.first_position[sequence] + rows.length[sequence]
-    kept = (position >= after_chunk - ring) & (position >= lowest) & (slot > 0)
-    scratch = 1 + position % (ring - 1)
-    store = torch.where(kept, slot * ring + position % ring, scratch)
-    return RingIndex(staging, KeyIndex.of(gather, wide), store)
-
-
-@dataclass(frozen=True)
-class EntryIndex:
-    """Compressed entries of one ratio: what a row may see, and which entry it completes."""
-
-    ratio: int
-    per_block: int
-    visible: Tensor  # [rows], entries 0..visible-1 are in the row's past
-    position: Tensor  # [rows], rotary position of the entry the row belongs to
-    store: Tensor  # [rows], pool slot of the entry the row completes, a scratch slot where it completes none
-
-
-def entry_index(rows: Rows, block_table: Tensor, ratio: int, floor: Tensor) -> EntryIndex:
-    """Paged entry slots. Rows below `floor` `[sequences]` complete nothing: their entries already exist."""
-    position, sequence = rows.position, rows.sequence
-    per_block = BLOCK_TOKENS // ratio
-    entry = position // ratio
-    completes = ((position + 1) % ratio == 0) & (position >= floor[sequence])
-    block = block_table[sequence, position // BLOCK_TOKENS]
-    scratch = 1 + entry % (per_block - 1)
-    store = torch.where(completes & (block > 0), block * per_block + entry % per_block, scratch)
-    return EntryIndex(ratio, per_block, (position + 1) // ratio, entry * ratio, store)
-
-
-def entry_slots(entries: Tensor, rows: Rows, block_table: Tensor, per_block: int) -> Tensor:
-    """Pool slots of entry numbers `[rows, count]`; -1 stays -1."""
-    safe = entries.clamp(min=0)
-    blocks = block_table[rows.sequence.unsqueeze(1), safe // per_block]
-    return torch.where(entries < 0, -1, blocks * per_block + safe % per_block)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.operations import REFERENCE, Operations
 from stepahead.devices.kernels.reference.rotary import plain_frequencies, rotary_table, yarn_frequencies
+from stepahead.devices.kernels.reference.step_index import StepIndex, StepShape, StepTables
 
 from .batch import Batch
 from .caches import CacheShape, group_ring, window_ring
 from .config import ModelConfig
 from .numerics import Numerics
 from .roles import LayerRole
-from .rows import EntryIndex, RingIndex, Rows, entry_index, ring_index
+from .rows import Rows
+
+__all__ = ["Probe", "RotaryTables", "StepIndex", "StepIndexer", "rotary_tables", "step_shape"]
 
 
 class Probe(Protocol):
@@ -55,31 +59,19 @@ def rotary_tables(
     return RotaryTables(*tables)
 
 
-@dataclass(frozen=True)
-class StepIndex:
-    """Where the rows of one step read and write. Layers above the YOCO boundary may have one of their own."""
-
-    rows: Rows
-    block_table: Tensor
-    window: RingIndex
-    groups: dict[int, RingIndex]  # by ratio, for ratios above 1
-    entries: dict[int, EntryIndex]  # by ratio
-    turns: dict[int, Tensor]  # rotary factors of the rows, by ratio: [rows, rotary_dim]
-    entry_turns: dict[int, Tensor]  # rotary factors of the rows' entries, by ratio
-    image_mask: Tensor | None  # [rows] bool
-
-
 class StepIndexer:
     """Builds the index tensors of a step for one model and one set of caches."""
 
     def __init__(
-        self, config: ModelConfig, roles: tuple[LayerRole, ...], tables: RotaryTables, shape: CacheShape
+        self,
+        config: ModelConfig,
+        roles: tuple[LayerRole, ...],
+        tables: RotaryTables,
+        shape: CacheShape,
+        operations: Operations = REFERENCE,
     ) -> None:
-        self._config = config
-        self._tables = tables
-        self._wide = tables.window.dtype
-        self._slots = shape.state_slots
-        self._ratios = sorted({role.ratio for role in roles if role.ratio})
+        self._operations = operations
+        self._shape = step_shape(config, roles, tables, shape)
 
     def producers(self, batch: Batch) -> StepIndex:
         """All rows, with the windows of layers below the boundary."""
@@ -91,45 +83,34 @@ class StepIndexer:
         if batch.retained is None and batch.consumer_floor is batch.window_floor:
             return producers
         if batch.retained is None:
-            window = self._window(batch.rows, batch, batch.consumer_floor)
-            return _with_window(producers, window)
+            window = self._operations.index_window(
+                self._shape, batch.rows, _tables(batch, batch.consumer_floor)
+            )
+            return replace(producers, window=window)
         mask = producers.image_mask
         kept_mask = mask[batch.retained.index] if mask is not None else None
         return self._index(batch.retained.rows, batch, batch.consumer_floor, kept_mask)
 
-    def _window(self, rows: Rows, batch: Batch, floor: Tensor) -> RingIndex:
-        ring = window_ring(self._config)
-        width = self._config.sliding_window
-        return ring_index(
-            rows,
-            batch.state_slot,
-            width=width,
-            ring=ring,
-            slots=self._slots,
-            wide=self._wide,
-            floor=floor,
-        )
-
-    def _group(self, rows: Rows, batch: Batch, ratio: int) -> RingIndex:
-        ring = group_ring(self._config, ratio)
-        return ring_index(rows, batch.state_slot, width=ratio, ring=ring, slots=self._slots, wide=self._wide)
-
     def _index(self, rows: Rows, batch: Batch, floor: Tensor, image_mask: Tensor | None) -> StepIndex:
-        entries = {r: entry_index(rows, batch.block_table, r, batch.entry_floor) for r in self._ratios}
-        return StepIndex(
-            rows=rows,
-            block_table=batch.block_table,
-            window=self._window(rows, batch, floor),
-            groups={r: self._group(rows, batch, r) for r in self._ratios if r > 1},
-            entries=entries,
-            turns={r: self._tables.of(r).index_select(0, rows.position) for r in (0, *self._ratios)},
-            entry_turns={r: self._tables.of(r).index_select(0, i.position) for r, i in entries.items()},
-            image_mask=image_mask,
-        )
+        index = self._operations.index_step(self._shape, rows, _tables(batch, floor))
+        return index if image_mask is None else replace(index, image_mask=image_mask)
 
 
-def _with_window(step: StepIndex, window: RingIndex) -> StepIndex:
-    return StepIndex(
-        step.rows, step.block_table, window, step.groups, step.entries, step.turns, step.entry_turns,
-        step.image_mask
-    )  # fmt: skip
+def step_shape(
+    config: ModelConfig, roles: tuple[LayerRole, ...], tables: RotaryTables, shape: CacheShape
+) -> StepShape:
+    """What is the same in all steps on these caches."""
+    ratios = tuple(sorted({role.ratio for role in roles if role.ratio}))
+    return StepShape(
+        state_slots=shape.state_slots,
+        window=config.sliding_window,
+        window_ring=window_ring(config),
+        group_rings={r: group_ring(config, r) for r in ratios if r > 1},
+        ratios=ratios,
+        window_turns=tables.window,
+        compressed_turns=tables.compressed,
+    )
+
+
+def _tables(batch: Batch, floor: Tensor) -> StepTables:
+    return StepTables(batch.state_slot, batch.block_table, floor, batch.entry_floor)
