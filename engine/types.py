@@ -13,6 +13,7 @@ import msgspec
 
 from .logprobs import PromptLogprobs as PromptLogprobs
 from .logprobs import TokenLogprob as TokenLogprob
+from .model.runner import CaptureReport
 from .timings import Timings
 
 Retention = Literal["chat", "agent"]
@@ -56,6 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     logprobs: int | None = None
     logprobs_of: Literal["model", "processed"] = "model"
+    draft_tokens: int | None = None
+    latency_target: float | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
 
@@ -145,6 +148,8 @@ class ResolvedParams(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     edits: TokenEdits | None = None
     logprobs_processed: bool = False  # of the distribution drawn from, not the model's own
+    draft_tokens: int = 1024  # most drafts verified in a step; more than there are: all
+    latency_target: float | None = None  # seconds per token
     prompt_logprobs: int = -1  # as `logprobs`, of the prompt's tokens
 
 
@@ -213,6 +218,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     coalesced_deltas: int
     mailboxes: dict[str, MailboxStatistics]
     timings: Timings
+    graphs: CaptureReport | None = None  # of decode steps that replay; None where none do
 
 
 class HealthState(Enum):

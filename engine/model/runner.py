@@ -73,11 +73,22 @@ class RunnerShape(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_ids: int  # width of SamplingRows.end_ids
     max_logprobs: int
     max_listed_ids: int = 4096  # most ids in a list of `EditRows`
+    graph_sequences: int = 0  # of the largest decode step captured as a graph, where the device has graphs
+    graphs_dealt: bool = False  # graphs also for decode steps that verify fewer than all drafts
 
     @property
     def state_slots(self) -> int:
         """All state slots, the scratch slot 0 included."""
         return 1 + self.sequence_slots + self.snapshot_slots
+
+
+class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the graphs of a runner's decode steps cost when it was opened."""
+
+    graphs: int
+    largest_rows: int  # of a captured step; larger ones run eagerly
+    seconds: float
+    device_bytes: int
 
 
 class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -128,6 +139,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     redeal: bool = (
         False  # the device re-splits the decode rows by its newest confidences (adaptive verification)
     )
+    drafts: bool = True  # False: the next step verifies none, so this one need not make any
     scored: ScoredRows | None = None
 
 
@@ -146,6 +158,7 @@ class SamplingRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end_ids: Int32s  # [u, max_stop_ids] ids that end the sequence, NO_TOKEN padded
     logprobs: Int32s  # [u] -1 none, else how many alternatives
     processed: Bools  # [u] logprobs of the distribution drawn from, not of the model's own
+    most_drafts: Int32s  # [u] most drafts verified in a step; a `redeal` keeps to it
 
 
 class EditRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -196,7 +209,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     step: int
     tokens: Int32s  # [b, K] accepted drafts, then the sampled token
     emitted: Int32s  # [b] 0 where the layout does not sample, else accepted + 1
-    drafted: Int32s  # [b] drafts verified: provisional query_lengths - 1 unless redealt
+    drafted: Int32s  # [b] drafts verified: query_lengths - 1 of a decode, as redealt where it was
     positions: Int32s  # [b] true position of the first row, for the invariant and the tracer
     finite: (
         Bools  # [b] False: no finite logit at a sampled row; that sequence fails alone, its tokens are void
@@ -204,7 +217,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     logprobs: Float32s | None = None  # [b, K] of each emitted token
     top_logprobs: Float32s | None = None  # [b, K, t] best first
     top_tokens: Int32s | None = None  # [b, K, t]
-    confidences: Float32s | None = None  # [b, D] of the drafts now in the slots
+    confidences: Float32s | None = None  # [b, D] of the drafts now in the slots; None: none were made
     prompt_scores: PromptScores | None = None  # where the plan has `scored`
 
 
@@ -218,6 +231,7 @@ class Runner(ABC):
 
     facts: ModelFacts
     shape: RunnerShape
+    captured: CaptureReport | None = None  # None: every step is launched kernel by kernel
 
     @abstractmethod
     def launch_forward(self, plan: StepPlan) -> None:
@@ -227,7 +241,8 @@ class Runner(ABC):
         2. `table_updates` into the device's tables `[sequence_slots + 1, table_columns]`.
         3. Fix-ups. Decode sequence i: `f = position[slot]`; rows f .. f + q - 1 take `token[slot]`, then the
            first q - 1 of `drafts[slot]`; history from `history[slot]`. Prompts: all from the plan. With
-           `redeal`, q is first split anew by the confidences in the slots, under the same total.
+           `redeal`, q is first split anew by the confidences in the slots, under the same total: one row
+           a sequence, and one for each draft among the best by `scheduling/verification.deal`.
         4. The forward of all n rows; it writes block cache, window rings and compressor state there. Rows in
            `scored` reach the head too, a bounded number of them at a time.
 
@@ -243,7 +258,7 @@ class Runner(ABC):
            processing, verification of drafts, the draw. Random numbers come from `sampling/seeds.py` only.
         3. Slots: `position` = f + emitted (decode) or the chunk's end; `token` = the last emitted; `history`
            follows. A prompt chunk that does not sample advances `position` only.
-        4. Drafts of the sequences that sampled, into `drafts`.
+        4. Drafts of the sequences that sampled, into `drafts`, unless the step's plan needs none.
         """
 
     @abstractmethod

@@ -29,16 +29,16 @@ def rows_of(slots: Int32s) -> Rows:
 class Selector:
     """The rows of a layout, and the same as indices."""
 
-    __slots__ = ("_indices", "_layout", "_rows")
+    __slots__ = ("_indices", "_rows", "_slots")
 
     def __init__(self) -> None:
-        self._layout: BatchLayout | None = None
+        self._slots: Int32s | None = None
         self._rows: Rows = slice(0, 0)
         self._indices: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
     def rows(self, layout: BatchLayout) -> Rows:
-        if layout is not self._layout:
-            self._layout = layout
+        if layout.slots is not self._slots:  # layouts that differ in drafts only share their slots
+            self._slots = layout.slots
             self._rows = rows_of(layout.slots)
             self._indices = layout.slots.astype(np.intp)
         return self._rows

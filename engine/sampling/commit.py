@@ -46,6 +46,7 @@ class StepCommit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     logprobs: Float32s | None = None
     top_logprobs: Float32s | None = None
     top_tokens: Int32s | None = None
+    confidences: Float32s | None = None  # [b, D] of the drafts that step n + 1 verifies
     scored: ScoredRows | None = None  # of the step's plan
     prompt_scores: PromptScores | None = None
 
@@ -95,6 +96,7 @@ def resolve(
         logprobs=result.logprobs,
         top_logprobs=result.top_logprobs,
         top_tokens=result.top_tokens,
+        confidences=result.confidences,
         scored=scored,
         prompt_scores=result.prompt_scores,
     )

@@ -43,7 +43,7 @@ class SamplingTable:
         self._ends: Bools = np.zeros(2, dtype=np.bool_)
         self._nobody = _sampling_rows((), self.end_ids.shape[1])
         self._selector = Selector()
-        self._last: tuple[BatchLayout | None, int, bool] = (None, -1, True)
+        self._last: tuple[Int32s | None, int, bool] = (None, -1, True)
 
     def occupy(self, occupants: Sequence[Occupant]) -> SamplingRows:
         """Writes newcomers into their slots; returns the rows for the device's tables."""
@@ -63,11 +63,11 @@ class SamplingTable:
         """What the sampling of `layout` needs. Call after the step before it was resolved."""
         updates = self.occupy(admitted)
         known, logprobs, greedy = self._last
-        if known is not layout or admitted:
+        if known is not layout.slots or admitted:
             drawing = layout.slots[layout.samples]
             logprobs = int(self.logprobs[drawing].max(initial=-1))
             greedy = bool(self.greedy[drawing].all())
-            self._last = (layout, logprobs, greedy)
+            self._last = (layout.slots, logprobs, greedy)
         return SamplePlan(
             step=step, updates=updates, logprobs=logprobs, all_greedy=greedy, edits=edit_rows(admitted)
         )
@@ -109,6 +109,7 @@ def _sampling_rows(occupants: Sequence[Occupant], width: int) -> SamplingRows:
         end_ids=_end_ids(params, width),
         logprobs=_integers(p.logprobs for p in params),
         processed=np.fromiter((p.logprobs_processed for p in params), dtype=np.bool_, count=len(params)),
+        most_drafts=_integers(p.draft_tokens for p in params),
     )
 
 

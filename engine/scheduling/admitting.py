@@ -16,6 +16,7 @@ from stepahead.engine.model.runner import Int32s
 from stepahead.engine.types import Occupant
 
 from .chunks import PromptRows, chunk_end
+from .cost_curve import CostModel
 from .limits import SchedulingLimits
 from .roster import Roster
 from .rows import StepRows
@@ -43,8 +44,8 @@ class PlanWork:
 class Admitting(Roster):
     """A roster that lets sequences in."""
 
-    def __init__(self, limits: SchedulingLimits) -> None:
-        super().__init__(limits)
+    def __init__(self, limits: SchedulingLimits, costs: CostModel | None = None) -> None:
+        super().__init__(limits, costs)
         self._admissions = 0
 
     def _may_admit(self, budget: int) -> bool:

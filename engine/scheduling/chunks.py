@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY
-from stepahead.engine.model.runner import HISTORY, NO_TOKEN, BatchLayout, Bools, Int32s, ScoredRows, StepPlan
+from stepahead.engine.model.runner import HISTORY, NO_TOKEN, BatchLayout, Int32s, ScoredRows, StepPlan
 
 from .ledger import Ledger
 from .limits import SchedulingLimits
+from .members import Members
 
 
 class PromptRows(msgspec.Struct, frozen=True):
@@ -49,39 +50,29 @@ def lay_out(ledger: Ledger, decode: BatchLayout, prompts: Items[PromptRows]) -> 
     slots = np.array([rows.slot for rows in prompts], dtype=np.int32)
     counts = np.array([rows.end - rows.start for rows in prompts], dtype=np.int32)
     ends = np.array([rows.end for rows in prompts], dtype=np.int32)
-    return _layout(
-        ledger,
-        np.concatenate([decode.slots, slots]),
-        np.concatenate([decode.query_lengths, counts]),
-        np.concatenate([decode.samples, ends == ledger.prefill_end[slots]]),
-        decode.slots.size,
+    lengths = np.concatenate([decode.query_lengths, counts])
+    starts = np.zeros_like(lengths)
+    np.cumsum(lengths[:-1], out=starts[1:])
+    mixed = BatchLayout(
+        slots=np.concatenate([decode.slots, slots]),
+        sequence_keys=np.concatenate([decode.sequence_keys, ledger.sequence_keys[slots]]),
+        admissions=np.concatenate([decode.admissions, ledger.admissions[slots]]),
+        query_lengths=lengths,
+        row_starts=starts,
+        reach=np.concatenate([decode.reach, counts]),
+        samples=np.concatenate([decode.samples, ends == ledger.prefill_end[slots]]),
+        decode_count=decode.slots.size,
+        rows=decode.rows + int(counts.sum()),
     )
+    for name in ("slots", "sequence_keys", "admissions", "query_lengths", "row_starts", "reach", "samples"):
+        getattr(mixed, name).setflags(write=False)
+    return mixed
 
 
 def decode_layout(ledger: Ledger, slots: Int32s) -> BatchLayout:
-    """The layout of a step that only decodes these slots."""
-    width = ledger.limits.width
-    lengths = np.full(slots.size, width, dtype=np.int32)
-    return _layout(ledger, slots, lengths, np.ones(slots.size, dtype=np.bool_), slots.size)
-
-
-def _layout(ledger: Ledger, slots: Int32s, lengths: Int32s, samples: Bools, decode_count: int) -> BatchLayout:
-    starts = np.zeros_like(lengths)
-    np.cumsum(lengths[:-1], out=starts[1:])
-    arrays = (slots, ledger.sequence_keys[slots], ledger.admissions[slots], lengths, starts, samples)
-    for array in arrays:
-        array.setflags(write=False)
-    return BatchLayout(
-        slots=slots,
-        sequence_keys=arrays[1],
-        admissions=arrays[2],
-        query_lengths=lengths,
-        row_starts=starts,
-        reach=lengths,  # K of a decode, the chunk of a prompt: today the same number
-        samples=samples,
-        decode_count=decode_count,
-        rows=int(lengths.sum()),
-    )
+    """The layout of a step that only decodes these slots and verifies all they may."""
+    members = Members(ledger, slots)
+    return members.layout(members.most_spare)
 
 
 NO_HISTORY = np.empty((0, HISTORY), dtype=np.int32)
@@ -91,9 +82,13 @@ for _constant in (NO_HISTORY, NO_UPDATES, NO_COPIES):
     _constant.setflags(write=False)
 
 
-def decode_plan(step: int, layout: BatchLayout, first_positions: Int32s) -> StepPlan:
+def decode_plan(
+    step: int, layout: BatchLayout, first_positions: Int32s, redeal: bool = False, drafts: bool = True
+) -> StepPlan:
     """The plan of a steady step: nothing but decode rows, nothing new in any table."""
     return StepPlan(
+        redeal=redeal,
+        drafts=drafts,
         step=step,
         layout=layout,
         first_positions=first_positions,
@@ -114,6 +109,8 @@ def mixed_plan(
     table_updates: Int32s,
     state_copies: Int32s,
     scored: ScoredRows | None = None,
+    redeal: bool = False,
+    drafts: bool = True,
 ) -> StepPlan:
     """The plan of any step; prompts in the layout's order."""
     tokens, history, ends = EMPTY, NO_HISTORY, EMPTY
@@ -131,6 +128,8 @@ def mixed_plan(
         table_updates=table_updates,
         state_copies=state_copies,
         scored=scored,
+        redeal=redeal,
+        drafts=drafts,
     )
 
 

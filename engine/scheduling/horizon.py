@@ -10,7 +10,7 @@ Invariant: within the horizon every skipped comparison would have been false.
 
 from __future__ import annotations
 
-from stepahead.engine.model.runner import BatchLayout
+from stepahead.engine.model.runner import Int32s
 
 from .ledger import Ledger
 from .rows import StepRows
@@ -21,23 +21,23 @@ MOST_ROWS = 32
 
 
 class Horizon:
-    """The last step up to which one layout may skip its comparisons."""
+    """The last step up to which the same members may skip their comparisons, whatever they verify."""
 
     def __init__(self, ledger: Ledger, saves: WindowSaves) -> None:
         self._ledger, self._saves = ledger, saves
-        self._layout: BatchLayout | None = None
+        self._slots: Int32s | None = None
         self._last_step = -1
 
-    def covers(self, layout: BatchLayout, step: int) -> bool:
+    def covers(self, slots: Int32s, step: int) -> bool:
         """Whether planning this step may skip, and committing it can fill no block.
 
         By number, not by count: a step that was planned the long way moved the counters as well.
         """
-        return layout is self._layout and step <= self._last_step
+        return slots is self._slots and step <= self._last_step
 
     def look(self, rows: StepRows, step: int) -> None:
         """Looks ahead from a plan that needed nothing: step `step`, about to be emitted."""
-        self._layout = None
+        self._slots = None
         if rows.decode.rows > MOST_ROWS:
             return
         ledger, at, first = self._ledger, rows.decode_rows, rows.decode_first
@@ -54,5 +54,5 @@ class Horizon:
                 int((ledger.published[at] + block - first).min()) - width - 1,
             )
         if slack >= 0:
-            self._layout = rows.decode
+            self._slots = rows.members.slots
             self._last_step = step + slack // width

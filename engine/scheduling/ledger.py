@@ -39,6 +39,8 @@ class Ledger:
         self.sequence_keys: Int64s = np.zeros(slots, dtype=np.int64)
         self.admissions: Int64s = np.zeros(slots, dtype=np.int64)
         self.seniority: Int64s = np.zeros(slots, dtype=np.int64)
+        self.most_drafts: Int32s = np.zeros(slots, dtype=np.int32)  # verified in a step, by request
+        self.latency_target: npt.NDArray[np.float64] = np.full(slots, np.inf)  # seconds a token
         counters: Int32s = np.zeros((12, slots), dtype=np.int32)
         self._counters = counters
         # Neighbours change together: a decode step's plan is one operation on two rows, its commit two on 5.
@@ -62,10 +64,13 @@ class Ledger:
         self.sequence_keys[slot] = sequence.key
         self.admissions[slot] = admission
         self.seniority[slot] = sequence.seniority
+        params = sequence.request.params
+        self.most_drafts[slot] = params.draft_tokens
+        self.latency_target[slot] = np.inf if params.latency_target is None else params.latency_target
         self.length[slot] = self.prefill_end[slot] = length
         self.cached[slot] = self.published[slot] = admitted.hit_tokens
         self.output[slot] = sequence.output
-        self.max_output[slot] = sequence.request.params.max_output
+        self.max_output[slot] = params.max_output
         if sequence.unscored:
             self.scored_from[slot], self.scored_until[slot] = sequence.scored, sequence.prompt_length - 1
             self.scored_alternatives[slot] = sequence.request.params.prompt_logprobs

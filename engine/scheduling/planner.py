@@ -18,14 +18,16 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY, Demand, Grant, Publication
-from stepahead.engine.model.runner import BatchLayout, Bools, StepPlan
+from stepahead.engine.model.runner import BatchLayout, Bools, Int32s, StepPlan
 from stepahead.engine.sampling.commit import RUNNING, StepCommit
 from stepahead.engine.types import Occupant, Request
 
 from .admitting import Admitting, PlanWork
 from .chunks import NO_COPIES, NO_UPDATES, decode_plan, lay_out, mixed_plan
+from .cost_curve import CostModel
 from .horizon import Horizon
 from .limits import SchedulingLimits
+from .members import Members
 from .prompt_scores import scored_rows
 from .rows import StepRows, missing_blocks
 
@@ -55,8 +57,9 @@ Planning = Generator[Demand, Grant | None, Planned | None]
 class SchedulingCore(Admitting):
     """Ledger, queue and plans of one engine. Times are seconds on one clock, passed in as `now`."""
 
-    def __init__(self, limits: SchedulingLimits) -> None:
-        super().__init__(limits)
+    def __init__(self, limits: SchedulingLimits, costs: CostModel | None = None) -> None:
+        """Without `costs` every step verifies as many drafts as `limits.verify` and requests allow."""
+        super().__init__(limits, costs)
         self._horizon = Horizon(self.ledger, self._saves)
         self._steps = self._committed = 0
 
@@ -67,13 +70,16 @@ class SchedulingCore(Admitting):
 
         Most decode steps of a small batch are such, and need neither a generator nor somebody to drive it.
         """
-        layout = self._chooser.repeated()
-        if layout is None or self.paused or self.uncommitted > self.limits.depth:
+        members = self._chooser.repeated()
+        if members is None or self.paused or self.uncommitted > self.limits.depth:
             return None
-        if not self._horizon.covers(layout, self._steps) or self._disturbed(layout.rows):
+        if not self._horizon.covers(members.slots, self._steps):
+            return None
+        layout = members.layout(self._speculation.spare(members, 0, self._steps))
+        if self._disturbed(layout.rows):
             return None
         self._now = now
-        return self._emit(decode_plan(self._steps, layout, self._chooser.first_positions()))
+        return self._emit_steady(members, layout, self._chooser.first_positions(members))
 
     def plan(self, now: float) -> Planning:
         """Makes the next step, or returns None when nobody has a row for it.
@@ -92,10 +98,10 @@ class SchedulingCore(Admitting):
             )
         if (repeated := self.repeat(now)) is not None:
             return repeated
-        rows = self._chooser.choose()
+        rows = self._chooser.choose(self._steps)
         if self._is_steady(rows):
             self._horizon.look(rows, self._steps)
-            return self._emit(decode_plan(self._steps, rows.decode, rows.decode_first))
+            return self._emit_steady(rows.members, rows.decode, rows.decode_first)
         return (yield from self._plan_with_cache(rows))
 
     def _disturbed(self, decode_rows: int) -> bool:
@@ -133,7 +139,7 @@ class SchedulingCore(Admitting):
                 self._admit(candidates, grant.admitted, rows, work)
                 break
             work.preempted += self._preempt(int(growth[grant.grown :].sum()))
-            rows = self._chooser.choose()
+            rows = self._chooser.choose(self._steps)
         copies, proven = self._saves.copy(due, granted, self._steps - 1)
         yield from self._admit_more(rows, work)
         if rows.empty:
@@ -160,6 +166,7 @@ class SchedulingCore(Admitting):
             updates = updates[~np.isin(updates[:, 0], work.preempted)]
         starts = np.array([prompt.start for prompt in rows.prompts], dtype=np.int32)
         layout = lay_out(self.ledger, rows.decode, rows.prompts)
+        ending = layout.slots[rows.members.count :][layout.samples[rows.members.count :]]
         plan = mixed_plan(
             self._steps,
             layout,
@@ -169,14 +176,22 @@ class SchedulingCore(Admitting):
             updates,
             np.array(copies, dtype=np.int32) if copies else NO_COPIES,
             scored_rows(self.ledger, layout, rows.prompts),
+            self._speculation.needs_redeal(rows.members, rows.decode),
+            self._speculation.drafts(rows.members, bool(self.ledger.most_drafts[ending].any())),
         )
         for prompt in rows.prompts:
             self._saves.chunk_planned(prompt.slot, prompt.end)
             self._chooser.stale = True
         return self._emit(plan, work)
 
+    def _emit_steady(self, members: Members, layout: BatchLayout, first_positions: Int32s) -> Planned:
+        speculation = self._speculation
+        redeal, drafts = speculation.needs_redeal(members, layout), speculation.drafts(members, False)
+        return self._emit(decode_plan(self._steps, layout, first_positions, redeal, drafts))
+
     def _emit(self, plan: StepPlan, work: PlanWork | None = None) -> Planned:
         self.ledger.plan(plan.layout)
+        self._speculation.planned(plan.layout, drafts=plan.drafts)
         self._in_flight.append(plan.layout)
         self._steps += 1
         if work is None:
@@ -203,17 +218,21 @@ class SchedulingCore(Admitting):
 
     # Committing.
 
-    def commit(self, commit: StepCommit, now: float) -> CommitNews:
-        """Applies the oldest uncommitted step. Raises AssertionError for any other step."""
+    def commit(self, commit: StepCommit, now: float, seconds: float = 0.0) -> CommitNews:
+        """Applies the oldest uncommitted step, which took the device so long (0: nobody knows).
+
+        Raises AssertionError for any other step.
+        """
         self._now = now
         layout = self._in_flight.popleft()
         if commit.layout is not layout or commit.step != self._committed:
             raise AssertionError(f"commit of step {commit.step} while step {self._committed} is the oldest")
         self._committed += 1
         here = self.ledger.commit(commit)
+        self._speculation.committed(commit, seconds)
         everybody = np.count_nonzero(here) == here.size
         publications: tuple[Publication, ...] = ()
-        if not self._horizon.covers(layout, commit.step) or self._saves.any_in_flight:
+        if not self._horizon.covers(layout.slots, commit.step) or self._saves.any_in_flight:
             publications = self._publish(self._shareable(layout, here, commit.step))
         prompts = layout.decode_count < layout.slots.size and len(self._groups) > 0
         if everybody and not (commit.any_finish or prompts or self._retiring or self._retired):

@@ -20,6 +20,7 @@ from stepahead.engine.model.runner import BatchLayout, Int32s
 from stepahead.engine.types import Request
 
 from .admission import AdmissionQueue
+from .cost_curve import CostModel
 from .deadlines import Deadlines
 from .groups import ChoiceGroups
 from .ledger import Ledger
@@ -28,6 +29,7 @@ from .outlook import Outlook
 from .preemption import choose_victims
 from .rows import RowChooser
 from .sequence import Sequence
+from .speculation import Speculation, SpeculationTotals
 from .window_saves import WindowSaves
 
 
@@ -54,12 +56,13 @@ class Returns:
 class Roster:
     """Every sequence of one engine. Times are seconds on one clock, passed in as `now`."""
 
-    def __init__(self, limits: SchedulingLimits) -> None:
+    def __init__(self, limits: SchedulingLimits, costs: CostModel | None = None) -> None:
         self.limits = limits
         self.ledger = Ledger(limits)
         self.queue = AdmissionQueue(limits.max_bypass)
         self.paused = False  # plans only give back, no step is made
-        self._chooser = RowChooser(self.ledger)
+        self._speculation = Speculation(self.ledger, limits, costs)
+        self._chooser = RowChooser(self.ledger, self._speculation)
         self._saves = WindowSaves(self.ledger)
         self._outlook = Outlook(self.ledger)
         self._groups = ChoiceGroups()
@@ -92,6 +95,9 @@ class Roster:
     def counts(self) -> Counts:
         running = len(self._running) - len(self._leaving)
         return Counts(running=running, waiting=len(self.queue), preemptions=self._preemptions)
+
+    def speculation(self) -> SpeculationTotals:
+        return self._speculation.totals()
 
     def estimate_seconds(self) -> float | None:
         """Seconds until one more sequence is likely admitted; None when there is no pace to judge by."""

@@ -10,15 +10,18 @@ import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY
 from stepahead.engine.model.runner import BatchLayout, Int32s
-from stepahead.engine.model.selectors import Rows, rows_of
+from stepahead.engine.model.selectors import Rows
 
-from .chunks import PromptRows, chunk_end, decode_layout
+from .chunks import PromptRows, chunk_end
 from .ledger import DECODE, PREFILL, Ledger
+from .members import Members
+from .speculation import Speculation
 
 
 class StepRows(msgspec.Struct, eq=False):
     """The rows of a step that is being planned; prompts are appended as they are admitted."""
 
+    members: Members
     decode: BatchLayout
     decode_rows: Rows
     decode_first: Int32s  # optimistic first positions
@@ -34,47 +37,54 @@ class StepRows(msgspec.Struct, eq=False):
 
 
 class RowChooser:
-    """Remembers the decode rows for as long as their membership does not change."""
+    """Remembers who decodes for as long as their membership does not change."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, speculation: Speculation) -> None:
+        self._ledger, self._speculation = ledger, speculation
         self.stale = True  # set by whoever changes the phase of a slot
-        self._layout = decode_layout(ledger, np.empty(0, dtype=np.int32))
-        self._rows: Rows = slice(0, 0)
+        self._members = Members(ledger, np.empty(0, dtype=np.int32))
         self._prefilling = False
 
-    def repeated(self) -> BatchLayout | None:
-        """The layout of a step that would repeat its predecessor's members, unless a prompt joins them."""
-        return None if self.stale or self._prefilling else self._layout
+    def repeated(self) -> Members | None:
+        """Who decodes in a step that would repeat its predecessor's members, unless a prompt joins them."""
+        return None if self.stale or self._prefilling else self._members
 
-    def first_positions(self) -> Int32s:
-        """Optimistic first positions of that layout's rows."""
-        first: Int32s = self._ledger.cached[self._rows] + self._ledger.inflight[self._rows]
+    def first_positions(self, members: Members) -> Int32s:
+        """Optimistic first positions of their rows."""
+        first: Int32s = self._ledger.cached[members.rows] + self._ledger.inflight[members.rows]
         return first
 
-    def choose(self) -> StepRows:
+    def choose(self, step: int) -> StepRows:
         """Every sequence that decodes and can still need a token, then prompts in the rest of the budget."""
         ledger = self._ledger
         if self.stale:
             self._refresh()
-        layout, rows = self._layout, self._rows
+        members = self._members
+        rows = members.rows
         open_ended = ledger.output[rows] + ledger.sampling[rows] < ledger.max_output[rows]
         if np.count_nonzero(open_ended) < open_ended.size:
-            layout = decode_layout(ledger, layout.slots[open_ended])
-            rows = rows_of(layout.slots)
-        first = ledger.cached[rows] + ledger.inflight[rows]
+            members = Members(ledger, members.slots[open_ended])
+        others = self._prompt_rows(members.count) if self._prefilling else 0
+        layout = members.layout(self._speculation.spare(members, others, step))
+        first = self.first_positions(members)
         budget = ledger.limits.max_rows - layout.rows
-        chosen = StepRows(layout, rows, first, [], budget)
+        chosen = StepRows(members, layout, members.rows, first, [], budget)
         if self._prefilling:
             self._continue_prompts(chosen)
         return chosen
 
     def _refresh(self) -> None:
         phase = self._ledger.phase
-        self._layout = decode_layout(self._ledger, np.flatnonzero(phase == DECODE).astype(np.int32))
-        self._rows = rows_of(self._layout.slots)
+        self._members = Members(self._ledger, np.flatnonzero(phase == DECODE).astype(np.int32))
         self._prefilling = bool((phase == PREFILL).any())
         self.stale = False
+
+    def _prompt_rows(self, decoding: int) -> int:
+        """Rows that prompts in their slots would take beside one row of each sequence that decodes."""
+        ledger, limits = self._ledger, self._ledger.limits
+        slots = np.flatnonzero(ledger.phase == PREFILL)
+        left = ledger.prefill_end[slots] - ledger.cached[slots] - ledger.inflight[slots]
+        return min(int(np.minimum(left, limits.prefill_chunk).sum()), limits.max_rows - decoding)
 
     def _continue_prompts(self, chosen: StepRows) -> None:
         ledger = self._ledger

@@ -78,6 +78,7 @@ def _inputs(slots: Slots, plan: StepPlan, rows: Rows) -> tuple[Int32s, Int32s, I
     fed = np.concatenate([slots.token[occupied, None], slots.drafts[occupied]], axis=1)
     decode_rows = layout.rows - plan.chunk_tokens.size
     drafted = fed[rows.owner[:decode_rows], rows.offset[:decode_rows]]
+    require((drafted >= 0).all(), "step {} verifies drafts that nobody made", plan.step)
     history = np.concatenate([slots.history[occupied], plan.chunk_history])
     return first, np.concatenate([drafted, plan.chunk_tokens]), history
 

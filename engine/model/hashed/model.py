@@ -46,7 +46,7 @@ INVERSE = pow(FACTOR, -1, 2**64)
 _FACTOR_1, _FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
 _FACTORS = (np.uint64(_FACTOR_1), np.uint64(_FACTOR_2))
-_FINITE, _DRAFT = 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_FINITE, _DRAFT, _CONFIDENCE = 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5
 
 
 def mix_int(z: int) -> int:
@@ -142,9 +142,14 @@ class HashedModel(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return np.ones(digests.shape, dtype=np.bool_)
         return self._share(digests, _FINITE) >= self.nonfinite_rate
 
-    def draft_is_right(self, digests: UInt64s) -> Bools:
-        """Whether the draft for the token after this row is the right one; by script."""
-        return self._share(digests, _DRAFT) < self.draft_accuracy
+    def draft_chances(self, digests: UInt64s) -> npt.NDArray[np.float64]:
+        """Confidence in the draft for the token after each row: honest, and about `draft_accuracy`."""
+        spread = min(self.draft_accuracy, 1.0 - self.draft_accuracy)
+        return self.draft_accuracy + spread * (2.0 * self._share(digests, _CONFIDENCE) - 1.0)
+
+    def draft_is_right(self, digests: UInt64s, chances: npt.NDArray[np.float64]) -> Bools:
+        """Whether that draft is the right one; by script, as often as its confidence says."""
+        return self._share(digests, _DRAFT) < chances
 
     def _share(self, digests: UInt64s, salt: int) -> npt.NDArray[np.float64]:
         bits = mix(digests ^ np.uint64(salt)) >> np.uint64(11)

@@ -14,6 +14,7 @@ import numpy as np
 from stepahead.devices.device import Device, Ticket
 
 from ..runner import Int32s, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
+from .dealing import redealt
 from .forward import Forward, Rows, forward, place_rows
 from .model import HashedModel
 from .sampling import sample
@@ -76,7 +77,8 @@ class HashedRunner(Runner):
         slots = np.sort(layout.slots)
         require(slots[0] > 0 and slots[-1] <= shape.sequence_slots, "a step uses unknown slots")
         require((slots[1:] != slots[:-1]).all(), "a slot is twice in a step")
-        require(not plan.redeal, "no rule for adaptive verification was given to the hashed runner")
+        lengths = layout.query_lengths[: layout.decode_count]
+        require((lengths <= shape.draft_tokens + 1).all(), "step {} verifies {} drafts", step, lengths - 1)
 
     # Work on the compute stream.
 
@@ -88,6 +90,8 @@ class HashedRunner(Runner):
         slots.forget_tables(prompts[starts])
         slots.update_tables(plan.table_updates)
         self._check_positions(plan, first[~starts], prompts[~starts])
+        if plan.redeal:
+            plan = redealt(plan, slots)
         if self._rows is None or self._rows.layout is not plan.layout:
             self._rows = place_rows(plan.layout)
         self._forwarded.append(forward(self._model, slots, plan, self._rows))
@@ -104,5 +108,5 @@ class HashedRunner(Runner):
         require(within.all(), "step {} plans decodes {} positions ahead of the device", plan.step, ahead)
         known = position[slots]
         require((known == continued).all(), "step {} continues at {}, not {}", plan.step, continued, known)
-        last = plan.first_positions + plan.layout.query_lengths
+        last = plan.first_positions + plan.layout.reach
         require(last.max() <= self.shape.max_positions, "step {} leaves the positions there are", plan.step)

@@ -49,7 +49,11 @@ def sample(
     slots.update_parameters(plan.updates, plan.edits)
     drawn = _draw(model, shape, slots, forward, plan)
     _advance(slots, forward, drawn)
-    confidences = _draft(model, shape, slots, forward, drawn)
+    if forward.plan.drafts:
+        confidences = _draft(model, shape, slots, forward, drawn)
+    else:
+        slots.drafts[forward.plan.layout.slots[drawn.sequences]] = NO_TOKEN  # whoever verifies one is caught
+        confidences = None
     return _result(forward, plan, drawn, confidences, _prompt_scores(model, forward))
 
 
@@ -117,7 +121,8 @@ def _draft(
     origin, hopeful = slots.origin(owners), np.ones(owners.size, dtype=np.bool_)
     for place in range(shape.draft_tokens):
         digests = ahead.digests()
-        good = model.draft_is_right(digests)
+        chances = model.draft_chances(digests)
+        good = model.draft_is_right(digests, chances)
         hopeful &= good  # what stands behind a wrong draft is never looked at
         (kept,) = np.nonzero(hopeful)
         drafts = ((ahead.token + 1) % model.vocab_size).astype(np.int32)
@@ -128,9 +133,8 @@ def _draft(
             drafts[kept] = choose(model.logits(digests[kept]), params, output)
         ahead.feed(drafts)
         slots.drafts[owners, place] = drafts
-        confidences[drawn.sequences, place] = np.where(good, 0.75, 0.25)
-        if not kept.size:
-            break
+        confidences[drawn.sequences, place] = chances
+    slots.confidences[owners] = confidences[drawn.sequences]
     return confidences
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..runner import HISTORY, NO_TOKEN, Bools, EditRows, Int32s, RunnerShape, SamplingRows, UInt64s
+from ..runner import HISTORY, NO_TOKEN, Bools, EditRows, Float32s, Int32s, RunnerShape, SamplingRows, UInt64s
 from .choosing import RowParams
 from .edits import SequenceEdits, edits_of_row
 from .model import HashedModel
@@ -41,6 +41,7 @@ class Slots:
         self.position: Int32s = np.zeros(sequences, dtype=np.int32)
         self.token: Int32s = np.zeros(sequences, dtype=np.int32)
         self.drafts: Int32s = np.zeros((sequences, shape.draft_tokens), dtype=np.int32)
+        self.confidences: Float32s = np.zeros((sequences, shape.draft_tokens), dtype=np.float32)
         self.history: Int32s = np.full((sequences, HISTORY), NO_TOKEN, dtype=np.int32)
         self._parameters: dict[str, npt.NDArray[Any]] = {
             "temperature": np.zeros(sequences, dtype=np.float32),
@@ -53,6 +54,7 @@ class Slots:
             "min_output": np.zeros(sequences, dtype=np.int32),
             "end_ids": np.full((sequences, shape.max_stop_ids), NO_TOKEN, dtype=np.int32),
             "processed": np.zeros(sequences, dtype=np.bool_),
+            "most_drafts": np.zeros(sequences, dtype=np.int32),
         }
         self.edits: dict[int, SequenceEdits] = {}
         self._sequences = sequences
@@ -100,6 +102,11 @@ class Slots:
         """Whose logprobs are of the distribution drawn from."""
         processed: Bools = self._parameters["processed"][slots]
         return processed
+
+    def most_drafts(self, slots: Int32s) -> Int32s:
+        """Caps of verified drafts, at most those there are."""
+        most: Int32s = np.minimum(self._parameters["most_drafts"][slots], self.drafts.shape[1])
+        return most
 
     def origin(self, slots: Int32s) -> Int32s:
         origin: Int32s = self._parameters["origin"][slots]

@@ -6,7 +6,7 @@ and arithmetic on the device; the host contributes only shapes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..runner import BatchLayout, Int32s, StepPlan
 from .batch import Batch
+from .dealing import deal, survivals
 from .host_arrays import to_device
 from .rows import BLOCK_TOKENS, lay_rows, plan_tiles
 from .slots import SlotState
@@ -51,13 +52,29 @@ def place_layout(layout: BatchLayout, device: torch.device) -> LayoutTensors:
     )
 
 
+def redealt(placed: LayoutTensors, state: SlotState, most_drafts: Tensor) -> LayoutTensors:
+    """The same rows, those of decodes split anew by the confidences in the slots (`StepPlan.redeal`).
+
+    Nothing asks the device: totals, and so all shapes, are the layout's. `most_drafts` `[slots]` caps each.
+    """
+    decode, rows = placed.layout.decode_count, placed.decode_place.shape[0]
+    slots = placed.slots[:decode]
+    lengths = deal(survivals(state.confidence[slots]), most_drafts[slots], rows - decode)
+    number = torch.arange(rows, device=lengths.device)
+    ends = lengths.cumsum(0)
+    owner = torch.searchsorted(ends, number, right=True)
+    place = number - (ends - lengths)[owner]
+    return replace(placed, lengths=torch.cat((lengths, placed.lengths[decode:])), decode_place=place)
+
+
 def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) -> Batch:
     """The batch of one step. `state` is read here and written by the sampling that follows."""
     layout, device = plan.layout, state.position.device
     decode = layout.decode_count
     chunk_first = _tensor(plan.first_positions[decode:], device)
     first = torch.cat((state.position[placed.slots[:decode]], chunk_first))
-    rows = lay_rows(first, placed.lengths, layout.rows, plan_tiles(layout.query_lengths, device))
+    longest = layout.reach if plan.redeal else layout.query_lengths  # tiles must hold any split
+    rows = lay_rows(first, placed.lengths, layout.rows, plan_tiles(longest, device))
     decode_slots = placed.slots[:decode]
     sequence_of_decode_row = rows.sequence[: placed.decode_place.shape[0]]
     guesses = torch.cat((state.token[decode_slots].unsqueeze(1), state.drafts[decode_slots]), dim=1)
@@ -83,5 +100,5 @@ def _tensor(array: Int32s, device: torch.device) -> Tensor:
 
 def _table_width(plan: StepPlan) -> int:
     """Columns any row of the step can reach: the host's positions are upper bounds."""
-    reach = plan.first_positions + plan.layout.query_lengths
+    reach = plan.first_positions + plan.layout.reach
     return -(-int(reach.max()) // BLOCK_TOKENS)

@@ -1,0 +1,180 @@
+"""What a step takes by its rows: measured when the engine opens, corrected while it runs.
+
+Whether a draft pays depends on how much longer one more row makes the step, and that differs by two orders of
+magnitude between a GPU whose captured step has room and a CPU that pays for every row. So it is measured: a
+few sizes at start-up, with short contexts. What grows later (context, sampling, the host's share) is learned
+from the steps themselves: all that is known of a step is how long it took as a whole, so the difference to
+the curve is explained by two numbers, seconds a row and seconds a step at so many sequences. Both are
+medians, and medians of medians: one step that waited for a page fault or a neighbour changes nothing.
+
+Rejected: a curve of observed times alone, which knows nothing of sizes that were never tried, and these are
+just the sizes to be judged; least squares, which follows every outlier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from .verification import Float64s
+
+MOST_TABLE_ROWS = 65536
+"""Rows beyond which all steps are taken to cost the same per row: a table must not be as long as a budget."""
+
+RECENT = 9
+"""Steps of a kind whose median stands for it; and
+ENOUGH of them before it does, and
+STEPS_BETWEEN two corrections."""
+ENOUGH = 5
+STEPS_BETWEEN = 32
+MOST_KINDS = 256
+_LEAST_SHARE = 0.1
+
+
+class CostCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds by size, sizes ascending. `padded`: a step runs at the next listed size, and costs what it
+    costs; otherwise costs between two sizes lie between theirs."""
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]  # forward and sampling of a decode step of so many rows
+    sequences: tuple[int, ...] = ()
+    draft_seconds: tuple[float, ...] = ()  # a draft pass for so many sequences
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        for sizes, times in ((self.rows, self.seconds), (self.sequences, self.draft_seconds)):
+            ascending = all(a < b for a, b in zip(sizes, sizes[1:], strict=False))
+            good = len(sizes) == len(times) and ascending and all(size >= 1 for size in sizes)
+            if not good or not all(math.isfinite(time) and time > 0 for time in times):
+                raise ValueError(f"no cost curve: sizes {sizes}, seconds {times}")
+        if not self.rows:
+            raise ValueError("a cost curve has at least one size")
+
+    def table(self, most_rows: int) -> Float64s:
+        """Seconds of steps of 0, 1, ... `most_rows` rows; beyond the last size its cost a row goes on."""
+        wanted = np.arange(most_rows + 1, dtype=np.float64)
+        sizes, times = _never_falling(self.rows, self.seconds)
+        if self.padded:
+            index = np.minimum(np.searchsorted(sizes, wanted), sizes.size - 1)
+            within: Float64s = times[index]
+        else:
+            within = np.interp(wanted, sizes, times)
+        beyond = np.maximum(wanted - sizes[-1], 0.0)
+        total: Float64s = within + beyond * _last_slope(sizes, times)
+        return total
+
+    def draft(self, sequences: int) -> float:
+        """Seconds of a draft pass."""
+        if not self.sequences:
+            return 0.0
+        sizes, times = _never_falling(self.sequences, self.draft_seconds)
+        beyond = max(sequences - float(sizes[-1]), 0.0)
+        return float(np.interp(sequences, sizes, times)) + beyond * _last_slope(sizes, times)
+
+
+def _never_falling(sizes: tuple[int, ...], times: tuple[float, ...]) -> tuple[Float64s, Float64s]:
+    """More rows never cost less: where a measurement says so, it is noise, and would be chased."""
+    return np.array(sizes, dtype=np.float64), np.maximum.accumulate(np.array(times, dtype=np.float64))
+
+
+def _last_slope(sizes: Float64s, times: Float64s) -> float:
+    """Seconds a row between the last two sizes; of a single size, its mean."""
+    if sizes.size == 1:
+        return float(times[0] / sizes[0])
+    return float((times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))
+
+
+class CostModel:
+    """A curve with what running steps taught. Times are seconds of whole decode steps on the device."""
+
+    def __init__(self, curve: CostCurve, most_rows: int) -> None:
+        self.curve = curve
+        self._most = min(most_rows, MOST_TABLE_ROWS)
+        self._base = curve.table(self._most)
+        self._table = self._base
+        self._numbers: Float64s = np.arange(self._most + 1, dtype=np.float64)
+        self.slope = 0.0  # seconds a row on top of the curve
+        self._overheads: dict[int, float] = {}  # by sequences
+        self._overhead = 0.0  # where nothing is known of so many sequences
+        self._drafts: dict[int, float] = {}
+        self._seen: dict[tuple[int, int], deque[float]] = {}  # (sequences, rows): seconds without the draft
+        self._observed = 0
+
+    def seconds(self, rows: int, spare: int, sequences: int, *, drafting: bool) -> Float64s:
+        """Of steps of `rows`, `rows + 1`, ... `rows + spare` rows, `sequences` of which decode."""
+        first = min(rows, self._most)
+        last = min(rows + spare, self._most)
+        times: Float64s = self._table[first : last + 1] + self._constant(sequences, drafting)
+        if times[0] < self._least(first):
+            times = np.maximum(times, _LEAST_SHARE * self._table[first : last + 1])
+        if times.size < spare + 1:
+            times = np.concatenate([times, np.full(spare + 1 - times.size, times[-1])])
+        return times
+
+    def step(self, rows: int, sequences: int, *, drafting: bool) -> float:
+        """Of one step."""
+        at = min(rows, self._most)
+        return max(float(self._table[at]) + self._constant(sequences, drafting), self._least(at))
+
+    def _least(self, rows: int) -> float:
+        """A curve measured on a busy machine may be corrected far down, but never to nothing."""
+        return _LEAST_SHARE * float(self._table[rows])
+
+    def _constant(self, sequences: int, drafting: bool) -> float:
+        overhead = self._overheads.get(sequences, self._overhead)
+        return overhead + self._draft(sequences) if drafting else overhead
+
+    def _draft(self, sequences: int) -> float:
+        known = self._drafts.get(sequences)
+        if known is None:
+            known = self._drafts[sequences] = self.curve.draft(sequences)
+        return known
+
+    def observe(self, rows: int, sequences: int, seconds: float, *, drafting: bool) -> None:
+        """Learns from a step that did nothing but decode."""
+        if rows > self._most:
+            return
+        net = seconds - (self._draft(sequences) if drafting else 0.0)
+        seen = self._seen.get((sequences, rows))
+        if seen is None:
+            if len(self._seen) >= MOST_KINDS:
+                del self._seen[next(iter(self._seen))]  # the oldest kind
+            seen = self._seen[sequences, rows] = deque(maxlen=RECENT)
+        seen.append(net)
+        self._observed += 1
+        if self._observed % STEPS_BETWEEN == 0:
+            self._correct()
+
+    def _correct(self) -> None:
+        """The slope is the median of the slopes between two sizes at one number of sequences; what is left at
+        that number is its overhead."""
+        residuals: dict[int, list[tuple[int, float]]] = {}
+        for (sequences, rows), times in self._seen.items():
+            if len(times) >= ENOUGH:
+                left = median(times) - float(self._base[rows])
+                residuals.setdefault(sequences, []).append((rows, left))
+        if not residuals:
+            return
+        slopes = [
+            (right - left) / (more - fewer)
+            for points in residuals.values()
+            for (fewer, left), (more, right) in _neighbours(points)
+        ]
+        if slopes:
+            least = -float(np.diff(self._base).max(initial=0.0))  # no row costs less than nothing
+            self.slope = max(median(slopes), least)
+        self._overheads = {
+            sequences: median(left - self.slope * rows for rows, left in points)
+            for sequences, points in residuals.items()
+        }
+        self._overhead = median(self._overheads.values())
+        self._table = np.maximum.accumulate(self._base + self.slope * self._numbers)
+
+
+def _neighbours(points: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+    ordered = sorted(points)
+    return list(zip(ordered, ordered[1:], strict=False))

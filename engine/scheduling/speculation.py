@@ -1,0 +1,251 @@
+"""Whether the next step drafts, and how many of the drafts at hand it verifies: speculation that never costs.
+
+Two switches with different prices. Verifying fewer drafts saves rows; it is decided anew for every step, with
+confidences that arrive whether or not the drafts were verified, so the decision needs no exploration and
+comes back by itself. Drafting itself costs a pass of the draft layers even when nothing is verified; where
+that does not pay either, drafting rests, and then there are no confidences to come back by. So it is tried
+again, for a few steps, after ever longer rests, and at once when so many sequences have ended that what is
+known of confidences says it would pay.
+
+Plan n uses confidences of step n-2 and older, with and without overlap (see verification.py for why), so the
+news of a commit wait here until their turn. A sequence without news counts as the mean of the others.
+Confidences are promises of a small network: what they promise is compared with what was accepted, and
+expected tokens are scaled by that.
+
+Invariant: whoever decodes in step n+1 was sampled in step n, so one flag says whether drafts are at hand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from stepahead.engine.model.runner import BatchLayout, Float32s, Int64s
+from stepahead.engine.sampling.commit import StepCommit
+
+from .cost_curve import CostModel
+from .ledger import Ledger
+from .limits import SchedulingLimits
+from .members import Members
+from .verification import Budget, best_budget, budget_for_targets, survivals
+
+TRIAL = 4
+"""Steps that draft before the gain of drafting is judged; the first two have no confidences of their own."""
+SHORTEST_REST, LONGEST_REST = 64, 256
+"""Steps without drafts; a rest doubles when the trial after it fails."""
+FORGETTING = 0.95
+"""Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
+LEARN_EVERY = 4
+"""Commits of which one teaches the mean confidence and how far to trust it."""
+LEARNING = 0.2
+FEWER = 0.8
+"""Sequences, as a share of those when a rest began, from which the reasons for the rest are void."""
+
+
+class SpeculationTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """Since the engine opened. Time saved is against decoding without drafts, and may be negative."""
+
+    steps_without_drafts: int = 0
+    seconds_saved_estimated: float = 0.0  # expected tokens, modelled times
+    seconds_saved_measured: float = 0.0  # tokens that came, times that were observed
+    trust: float = 1.0  # accepted drafts by those the confidences promised
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    """What was expected of a step that does nothing but decode."""
+
+    sequences: int
+    rows: int
+    drafting: bool
+    plain_seconds: float  # of the same step without drafts
+
+
+class _News(msgspec.Struct, frozen=True):
+    """Confidences of a committed step, until they may be used."""
+
+    commit: StepCommit
+    confidences: Float32s
+
+
+class Speculation:
+    """The choice of one engine. Without a cost model, or with a fixed number, every step verifies alike."""
+
+    def __init__(self, ledger: Ledger, limits: SchedulingLimits, costs: CostModel | None) -> None:
+        self._ledger, self._costs = ledger, costs
+        self.adaptive = limits.verify is None and costs is not None and limits.draft_tokens > 0
+        slots = 1 + limits.sequence_slots
+        self._survival: Float32s = np.ones((slots, limits.draft_tokens), dtype=np.float32)
+        self._mean: Float32s = np.ones(limits.draft_tokens, dtype=np.float32)
+        self._owners: Int64s = np.zeros(slots, dtype=np.int64)
+        self._members: Members | None = None
+        self._news: deque[_News] = deque()
+        self._planned: deque[_Planned | None] = deque()
+        self._at_hand = False  # the newest planned step leaves drafts behind
+        self._judged = (-1, 0)  # a step and its choice
+        self._budget: Budget | None = None
+        self._learned = 0
+        self._trust = 1.0
+        self._promised = self._kept = 8.0  # as if that many had come true
+        self._rest = self._rest_sequences = self._trying = 0
+        self._next_rest = SHORTEST_REST
+        self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+        self._steps_without = 0
+        self._saved_estimated = self._saved_measured = 0.0
+
+    # Choosing a step.
+
+    def spare(self, members: Members, other_rows: int, step: int) -> int:
+        """Drafts that step `step` verifies in all, beside `other_rows` rows of prompts."""
+        if not self.adaptive:
+            return members.most_spare
+        if self._judged[0] == step and self._members is members:
+            return self._judged[1]
+        self._catch_up(step)
+        self._welcome(members)
+        self._budget = None
+        if self._at_hand and members.most_spare:
+            self._budget = self._choose(members, other_rows)
+        self._judged = (step, self._budget.spare if self._budget else 0)
+        return self._judged[1]
+
+    def _choose(self, members: Members, other_rows: int) -> Budget:
+        assert self._costs is not None
+        survival: Float32s = self._survival[members.rows]
+        if self._trust != 1.0:
+            survival = survival * np.float32(self._trust)
+        if members.capped is not None:
+            survival = survival * members.capped
+        count = members.count
+        seconds = self._costs.seconds(other_rows + count, members.most_spare, count, drafting=True)
+        if members.targets is not None:
+            return budget_for_targets(survival, seconds, members.targets)
+        return best_budget(survival, seconds)
+
+    def needs_redeal(self, members: Members, decode: BatchLayout) -> bool:
+        """Whether the device must split these decode rows: there is more than one way to."""
+        return self.adaptive and members.count > 1 and 0 < decode.rows - members.count < members.most_spare
+
+    def drafts(self, members: Members, others_draft: bool) -> bool:
+        """Whether the step that was just chosen leaves drafts; `others_draft`: prompts that end in it may."""
+        if not (members.most_spare or others_draft):
+            return False
+        if not self.adaptive or not members.count:
+            return True
+        return self._is_worthwhile(members.count)
+
+    def _is_worthwhile(self, sequences: int) -> bool:
+        if self._rest:
+            self._rest -= 1
+            fewer = sequences < FEWER * self._rest_sequences
+            if fewer:
+                self._rest_sequences = sequences
+            if not self._rest or (fewer and self._promises(sequences)):
+                self._rest, self._trying = 0, TRIAL
+                self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+        elif self._trying:
+            self._trying -= 1
+        elif self._seconds and self._tokens * self._plain_seconds < self._plain_tokens * self._seconds:
+            self._rest, self._rest_sequences = self._next_rest, sequences
+            self._next_rest = min(2 * self._next_rest, LONGEST_REST)
+        elif self._next_rest != SHORTEST_REST and self._tokens:
+            self._next_rest = SHORTEST_REST
+        return not self._rest
+
+    def _promises(self, sequences: int) -> bool:
+        """Whether so many sequences would gain by drafts as good as the last ones were, verified alike."""
+        assert self._costs is not None
+        depth = self._mean.size
+        tokens = sequences * (1.0 + np.cumsum(self._mean * self._trust))
+        seconds = self._costs.seconds(sequences, sequences * depth, sequences, drafting=True)
+        best = float((tokens / seconds[sequences::sequences]).max())
+        return best > sequences / self._costs.step(sequences, sequences, drafting=False)
+
+    # What was planned.
+
+    def planned(self, layout: BatchLayout, *, drafts: bool) -> None:
+        """Remembers the step that was just chosen, now that it is sent."""
+        if not self.adaptive:
+            return
+        verified, count = self._at_hand, layout.decode_count
+        self._at_hand = drafts
+        if not drafts:
+            self._steps_without += 1
+        if not count or count < layout.slots.size:
+            self._planned.append(None)
+            return
+        assert self._costs is not None
+        plain = self._costs.step(count, count, drafting=False)
+        self._planned.append(_Planned(count, layout.rows, drafts, plain))
+        if verified and self._budget is not None:
+            tokens, seconds = self._budget.tokens, self._budget.seconds
+            self._saved_estimated += tokens * plain / count - seconds
+            if self._trying <= TRIAL - 2:
+                self._tokens = FORGETTING * self._tokens + tokens
+                self._seconds = FORGETTING * self._seconds + seconds
+                self._plain_tokens = FORGETTING * self._plain_tokens + count
+                self._plain_seconds = FORGETTING * self._plain_seconds + plain
+
+    # What came of it.
+
+    def committed(self, commit: StepCommit, seconds: float) -> None:
+        """The oldest uncommitted step; `seconds` on the device, 0 where nobody knows."""
+        if not self.adaptive:
+            return
+        planned = self._planned.popleft()
+        if planned is not None and seconds > 0.0:
+            assert self._costs is not None
+            self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
+            plain = planned.plain_seconds / planned.sequences
+            self._saved_measured += float(commit.counts.sum()) * plain - seconds
+        if commit.confidences is not None:
+            self._news.append(_News(commit, commit.confidences))
+
+    def _catch_up(self, step: int) -> None:
+        """Takes in the confidences that the plan of `step` may see."""
+        while self._news and self._news[0].commit.step <= step - 2:
+            self._take_in(self._news.popleft())
+
+    def _take_in(self, news: _News) -> None:
+        layout, rows = news.commit.layout, self._ledger.rows(news.commit.layout)
+        self._learned += 1
+        if self._learned % LEARN_EVERY == 0:
+            self._learn(news)
+        if self._members is not None and layout.slots is self._members.slots:
+            self._survival[rows] = survivals(news.confidences)
+            return
+        here = np.flatnonzero(layout.samples & (self._owners[rows] == layout.admissions))
+        self._survival[layout.slots[here]] = survivals(news.confidences[here])
+
+    def _welcome(self, members: Members) -> None:
+        """Newcomers among those who decode begin with the mean."""
+        if members is self._members:
+            return
+        self._members = members
+        new = members.slots[self._owners[members.slots] != members.admissions]
+        self._survival[new] = self._mean
+        self._owners[members.slots] = members.admissions
+
+    def _learn(self, news: _News) -> None:
+        """Compares a step's verified drafts with their survivals, which are still those of the round before
+        its own."""
+        commit, layout = news.commit, news.commit.layout
+        sampled = news.confidences[layout.samples]
+        if sampled.size:
+            self._mean += np.float32(LEARNING) * (survivals(sampled).mean(axis=0) - self._mean)
+        decodes = layout.decode_count
+        drafted = commit.drafted[:decodes]
+        verified = np.arange(self._mean.size) < drafted[:, None]
+        promised = float(self._survival[layout.slots[:decodes]][verified].sum())
+        self._promised = FORGETTING * self._promised + promised
+        self._kept = FORGETTING * self._kept + float(commit.accepted[:decodes].sum())
+        self._trust = min(max(self._kept / max(self._promised, 1e-6), 0.1), 1.5)
+
+    def totals(self) -> SpeculationTotals:
+        return SpeculationTotals(
+            steps_without_drafts=self._steps_without,
+            seconds_saved_estimated=self._saved_estimated,
+            seconds_saved_measured=self._saved_measured,
+            trust=self._trust,
+        )
