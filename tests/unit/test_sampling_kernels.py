@@ -60,12 +60,18 @@ def by_sorting(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> tor
 def by_candidates(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
     limits = torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p])
     maxima = sampling.likeliest(row)[1]
-    bounded = top_k > 0
-    kept = sampling.keep_candidates(row, maxima, *limits, count=max(top_k, 1), bounded=bounded)
+    if top_k:
+        return sampling.keep_candidates(row, maxima, *limits, count=top_k).dense(row.shape[1])
+    ((_, kept),) = sampling.deepen_candidates(row, maxima, *limits, count=1)
     return kept.dense(row.shape[1])
 
 
-@pytest.mark.parametrize("keep", [by_sorting, by_candidates])
+def by_threshold(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    limits = torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p])
+    return sampling.keep_by_threshold(row, sampling.likeliest(row)[1], *limits)
+
+
+@pytest.mark.parametrize("keep", [by_sorting, by_candidates, by_threshold])
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p", "expected"),
     [
@@ -129,20 +135,55 @@ def test_a_wide_nucleus_is_ranked_deeper_until_it_is_whole() -> None:
     logits = torch.randn(3, 6000, generator=torch.Generator().manual_seed(1)) / 100
     limits = torch.zeros(3, dtype=torch.int64), torch.tensor([0.9, 0.01, 1.0]), torch.tensor([0.0, 0.0, 0.99])
     maxima = sampling.likeliest(logits)[1]
-    kept = sampling.keep_candidates(logits, maxima, *limits, count=4, bounded=False)
-    assert torch.equal(kept.dense(6000), sampling.keep_best(logits, *limits))
-    alive = kept.values.isfinite().sum(-1).tolist()
+    expected = sampling.keep_best(logits, *limits)
+    groups = list(sampling.deepen_candidates(logits, maxima, *limits, count=4))
+    assert sorted(row for rows, _ in groups for row in rows.tolist()) == [0, 1, 2]
+    alive = {}
+    for rows, kept in groups:
+        assert torch.equal(kept.dense(6000), expected[rows])
+        alive |= dict(zip(rows.tolist(), kept.values.isfinite().sum(-1).tolist(), strict=True))
+        if 0 not in rows.tolist():
+            assert kept.values.shape[1] < 6000, "a narrow row is not ranked as deep as a wide one"
     assert alive[0] > 5000
     assert 20 < alive[1] < 100
+
+
+@pytest.mark.parametrize("vocab", [7, 300, 5000])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_threshold_keeps_what_ranking_keeps(vocab: int, seed: int) -> None:
+    """Every mix of filters over rows with ties, -inf, and both zeros."""
+    chance = np.random.default_rng(seed)
+    rows = 40
+    logits = coarse(rows, vocab, seed)
+    logits[chance.random((rows, vocab)) < 0.1] = -torch.inf
+    logits[:, 3] = torch.where(torch.arange(rows) % 2 == 0, 0.0, -0.0)
+    logits[:, 5] = 0.0
+    top_k = torch.from_numpy(chance.choice([0, 0, 1, 3, vocab // 2, vocab - 1], rows))
+    top_p = torch.from_numpy(chance.choice([1.0, 1e-9, 0.3, 0.77, 0.95, 0.99999], rows).astype(np.float32))
+    min_p = torch.from_numpy(chance.choice([0.0, 0.0, 0.021, 0.5, 1.0], rows).astype(np.float32))
+    expected = sampling.keep_best(logits, top_k, top_p, min_p)
+    maxima = sampling.likeliest(logits)[1]
+    found = sampling.keep_by_threshold(logits, maxima, top_k, top_p, min_p)
+    different = (found != expected).nonzero()
+    for row, token in different.tolist():  # only where the better ones hold top_p to rounding
+        order = logits[row].sort(descending=True, stable=True)
+        better = logits[row].double().softmax(-1)[order.indices].cumsum(-1)
+        before = better[order.indices.tolist().index(token) - 1]
+        assert abs(float(before) - float(top_p[row])) < 1e-6
+    assert different.shape[0] <= 2
+    for row in range(0, rows, 7):
+        alone = slice(row, row + 1)
+        own = sampling.keep_by_threshold(
+            logits[alone], maxima[alone], top_k[alone], top_p[alone], min_p[alone]
+        )
+        assert torch.equal(own, found[alone]), "a row is the same alone"
 
 
 def test_a_draw_among_candidates_is_the_draw_among_all() -> None:
     logits = coarse(300, 200)
     keys = keys_of(np.arange(300, dtype=np.uint64), 1, seeds.TARGET)
     ones = torch.ones(300)
-    kept = sampling.keep_candidates(
-        logits, logits.amax(-1), 20 * ones.long(), 0.8 * ones, 0 * ones, count=30, bounded=True
-    )
+    kept = sampling.keep_candidates(logits, logits.amax(-1), 20 * ones.long(), 0.8 * ones, 0 * ones, count=30)
     shuffled = torch.randperm(30, generator=torch.Generator().manual_seed(2))
     drawn = sampling.draw_candidate(kept.values[:, shuffled], kept.ids[:, shuffled], keys)
     assert torch.equal(drawn, sampling.gumbel_argmax(kept.dense(200), keys))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stepahead.devices.kernels.reference import sampling
 
+from .filtering import Limits, candidates, filter_whole, ranked_groups
 from .host_arrays import to_device
 from .sampling_slots import (
     ALLOWED,
@@ -36,8 +37,6 @@ from .sampling_slots import (
 _TARGET = 0  # the purpose of every draw, see sampling/seeds.py: drafts share their target's noise
 _PIECE = 1 << 20
 """Logits worked on at a time on a CPU."""
-_NUCLEUS = 256
-"""Candidates ranked at first where only mass limits them; sharp distributions need fewer."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,19 @@ class _Part:
     asked: npt.NDArray[np.bool_]  # [rows]
     alternatives: int
 
+    def only(self, chosen: npt.NDArray[np.intp]) -> _Part:
+        if chosen.size == self.asked.size:
+            return self
+        index = to_device(chosen, self.likeliest.device)
+        return _Part(
+            self.rows.only(chosen),
+            self.logits.index_select(0, index),
+            self.likeliest[index],
+            self.maxima[index],
+            self.asked[chosen],
+            self.alternatives,
+        )
+
     def asking(self) -> Tensor:
         return to_device(np.flatnonzero(self.asked), self.likeliest.device)
 
@@ -164,7 +176,8 @@ class Processor:
         self._edit_(edited, rows, work)
         tokens, maxima = sampling.likeliest(edited)
         asked = (self._tables.logprobs[rows.host_slots] >= 0) & (work & PROCESSED > 0) & (alternatives >= 0)
-        reports: list[Report] = []
+        whole = _Part(rows, edited, tokens, maxima, asked, max(alternatives, 0))
+        drawn, reports = tokens.clone(), list[Report]()
         for kind, draw in (
             (0, self._take_likeliest),
             (RANDOM, self._draw_free),
@@ -173,55 +186,74 @@ class Processor:
             chosen = np.flatnonzero(work & (RANDOM | FILTER) == kind)
             if chosen.size == 0:
                 continue
-            everyone = chosen.size == work.size
-            index = to_device(chosen, tokens.device)
-            own = _Part(
-                rows if everyone else rows.only(chosen),
-                edited if everyone else edited.index_select(0, index),
-                tokens[index],
-                maxima[index],
-                asked[chosen],
-                max(alternatives, 0),
-            )
-            tokens[index], made = draw(own)
+            drawn[to_device(chosen, tokens.device)], made = draw(whole.only(chosen))
             reports += made
-        return Draws(tokens, maxima, reports)
+        return Draws(drawn, maxima, reports)
+
+    def probabilities(self, logits: Tensor, rows: DrawRows) -> Tensor:
+        """What rows that draw at random draw from, float32 `[rows, vocab]`, each row's sum 1."""
+        return torch.cat([self._probabilities(logits, piece) for piece in _pieces(rows, logits)])
+
+    def _probabilities(self, logits: Tensor, rows: DrawRows) -> Tensor:
+        work = self._tables.work[rows.host_slots]
+        scaled = logits.index_select(0, rows.numbers)
+        self._edit_(scaled, rows, work)
+        temperature = self._tables.temperature[rows.slots].to(scaled.dtype)
+        scaled.div_(temperature.unsqueeze(1))
+        filtered = np.flatnonzero(work & FILTER)
+        if filtered.size:
+            index, own = to_device(filtered, scaled.device), rows.only(filtered)
+            part = scaled.index_select(0, index)
+            limits = self._limits(own, sampling.likeliest(part)[1])
+            scaled[index] = filter_whole(part, limits, self._tables.top_k_host[own.host_slots])
+        total = sampling.log_sum_exp(scaled, sampling.likeliest(scaled)[1]).unsqueeze(1)
+        return scaled.sub_(total).exp_().to(torch.float32)
 
     def _take_likeliest(self, part: _Part) -> tuple[Tensor, list[Report]]:
         return part.likeliest, part.report_whole(part.logits, part.likeliest)
 
     def _draw_free(self, part: _Part) -> tuple[Tensor, list[Report]]:
-        scaled, _ = self._scale_(part)
+        scaled = self._scale_(part)
         drawn = sampling.gumbel_argmax(scaled, self._keys(part.rows))
         return drawn, part.report_whole(scaled, drawn)
 
     def _draw_filtered(self, part: _Part) -> tuple[Tensor, list[Report]]:
-        tables, slots = self._tables, part.rows.slots
-        scaled, maxima = self._scale_(part)
-        limits = tables.top_k_host[part.rows.host_slots]
-        bounded = bool((limits > 0).all())
-        # Whether a nucleus fits can be asked of a CPU; a GPU, which nobody may wait for, ranks everything.
-        unbounded = _NUCLEUS if scaled.device.type == "cpu" else scaled.shape[1]
-        kept = sampling.keep_candidates(
-            scaled,
-            maxima,
-            tables.top_k[slots],
-            tables.top_p[slots],
-            tables.min_p[slots],
-            count=max(int(limits.max()), part.alternatives, 1 if bounded else unbounded),
-            bounded=bounded,
-        )
-        drawn = sampling.draw_candidate(kept.values, kept.ids, self._keys(part.rows))
+        """In groups that are worked on alike; see `filtering.py`."""
+        drawn, reports = torch.empty_like(part.likeliest), list[Report]()
+        self._scale_(part)
+        for group, ranked in ranked_groups(self._tables.top_k_host[part.rows.host_slots]):
+            own = part.only(group)
+            index = to_device(group, drawn.device)
+            limits = self._limits(own.rows, own.maxima / self._tables.temperature[own.rows.slots])
+            for inside, kept in candidates(own.logits, limits, ranked, own.alternatives):
+                if inside is None:
+                    drawn[index], made = self._draw_kept(own, kept)
+                else:  # on a CPU
+                    drawn[index[inside]], made = self._draw_kept(own.only(inside.numpy()), kept)
+                reports += made
+        return drawn, reports
+
+    def _draw_kept(self, part: _Part, kept: sampling.Candidates | Tensor) -> tuple[Tensor, list[Report]]:
+        keys = self._keys(part.rows)
+        if isinstance(kept, Tensor):
+            drawn = sampling.gumbel_argmax(kept, keys)
+            return drawn, part.report_whole(kept, drawn)
+        drawn = sampling.draw_candidate(kept.values, kept.ids, keys)
         if not part.asked.any():
             return drawn, []
         index = part.asking()
         own = sampling.Candidates(kept.values[index], kept.ids[index])
         return drawn, [report_kept(own, part.rows.numbers[index], drawn[index], part.alternatives)]
 
-    def _scale_(self, part: _Part) -> tuple[Tensor, Tensor]:
-        """Logits, in place, and their maxima by temperature."""
+    def _limits(self, rows: DrawRows, maxima: Tensor) -> Limits:
+        """`maxima` by temperature."""
+        tables, slots = self._tables, rows.slots
+        return Limits(maxima, tables.top_k[slots], tables.top_p[slots], tables.min_p[slots])
+
+    def _scale_(self, part: _Part) -> Tensor:
+        """Logits by temperature, in place."""
         temperature = self._tables.temperature[part.rows.slots].to(part.logits.dtype)
-        return part.logits.div_(temperature.unsqueeze(1)), part.maxima / temperature
+        return part.logits.div_(temperature.unsqueeze(1))
 
     def _keys(self, rows: DrawRows) -> Tensor:
         tables, slots = self._tables, rows.slots

@@ -13,8 +13,9 @@ exact.
 from .bans import ban_, forbid_
 from .best import best, likeliest, log_sum_exp
 from .edits import add_, allow_only_, ban_completed_, penalise_
-from .filters import Candidates, keep_best, keep_candidates
+from .filters import Candidates, deepen_candidates, keep_best, keep_candidates
 from .noise import draw_candidate, gumbel_argmax, mix, random_keys, uniforms
+from .threshold import keep_by_threshold
 from .verification import accept_equal
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
     "ban_",
     "ban_completed_",
     "best",
+    "deepen_candidates",
     "draw_candidate",
     "forbid_",
     "gumbel_argmax",
     "keep_best",
+    "keep_by_threshold",
     "keep_candidates",
     "likeliest",
     "log_sum_exp",

@@ -78,8 +78,12 @@ def _members(logits_rows_vocab: Tensor, groups_rows_count: Tensor) -> tuple[Tens
     return values.masked_fill_(ids >= vocab, -torch.inf), ids
 
 
+def rising_bits(values: Tensor) -> Tensor:
+    """int32 in the order of float32 values; 0 and -0 are the same."""
+    bits = (values + 0.0).contiguous().view(torch.int32)  # adding 0 makes -0 a 0
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
 def _ordered(values: Tensor, ids: Tensor) -> Tensor:
     """int64 in the order of (value, lower id first)."""
-    bits = (values + 0.0).contiguous().view(torch.int32).to(torch.int64)  # adding 0 makes -0 a 0
-    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (rising << 32) - ids
+    return (rising_bits(values).to(torch.int64) << 32) - ids

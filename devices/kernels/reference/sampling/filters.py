@@ -5,11 +5,13 @@ mass (so the crossing token stays), and while it has at least `min_p` of the lik
 look at the same unfiltered distribution and the strictest wins. Equal logits rank by id. Off: 0, 1, 0.
 
 All that can stay is at the top, so only the best few hundred are ranked. A nucleus may be wider, though, and
-nobody knows before: rows whose last candidate still stays are ranked again, deeper.
+nobody knows before: where the host may ask, rows whose last candidate still stays are ranked again, deeper,
+and only those; where it may not, `threshold.keep_by_threshold` does not rank at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,22 +43,45 @@ def keep_candidates(
     min_p_rows: Tensor,
     *,
     count: int,
-    bounded: bool,
 ) -> Candidates:
-    """Rank `count` tokens of each row and filter. `bounded`: every row has a top_k, and none above `count`.
-
-    What a row keeps does not depend on `count`. Unless `bounded`, values are read to see whether the count
-    was enough.
-    """
-    vocab = logits_rows_vocab.shape[1]
+    """Rank `count` tokens of each row and filter: every row has a top_k, and none above `count`."""
     total = log_sum_exp(logits_rows_vocab, maxima_rows)
-    while True:
+    values, ids = best(logits_rows_vocab, min(count, logits_rows_vocab.shape[1]))
+    cut = _cut(values, total, top_k_rows, top_p_rows, min_p_rows)
+    return Candidates(values.masked_fill(cut, -torch.inf), ids)
+
+
+def deepen_candidates(
+    logits_rows_vocab: Tensor,
+    maxima_rows: Tensor,
+    top_k_rows: Tensor,
+    top_p_rows: Tensor,
+    min_p_rows: Tensor,
+    *,
+    count: int,
+) -> Iterator[tuple[Tensor, Candidates]]:
+    """Row numbers and what these rows keep, in groups: first those for which `count` tokens are enough.
+
+    What a row keeps does not depend on `count`, nor on the other rows. Values are read, so not for a GPU.
+    """
+    rows, vocab = logits_rows_vocab.shape
+    total = log_sum_exp(logits_rows_vocab, maxima_rows)
+    open_rows = torch.arange(rows, device=logits_rows_vocab.device)
+    logits, limits = logits_rows_vocab, (total, top_k_rows, top_p_rows, min_p_rows)
+    while open_rows.numel():
         count = min(count, vocab)
-        values, ids = best(logits_rows_vocab, count)
-        cut = _cut(values, total, top_k_rows, top_p_rows, min_p_rows)
-        if bounded or count == vocab or bool(cut[:, -1].all()):
-            return Candidates(values.masked_fill(cut, -torch.inf), ids)
-        count *= _DEEPER
+        values, ids = best(logits, count)
+        cut = _cut(values, *limits)
+        values = values.masked_fill_(cut, -torch.inf)
+        enough = cut[:, -1]
+        if count == vocab or bool(enough.all()):
+            yield open_rows, Candidates(values, ids)
+            return
+        if enough.any():
+            yield open_rows[enough], Candidates(values[enough], ids[enough])
+        logits, open_rows = logits[~enough], open_rows[~enough]
+        total, top_k, top_p, min_p = (part[~enough] for part in limits)
+        limits, count = (total, top_k, top_p, min_p), count * _DEEPER
 
 
 def keep_best(
