@@ -50,6 +50,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     runs_on_enqueue: bool  # True: the callable runs inside `enqueue` and only launches (CUDA)
     graphs: bool  # `capture` works
     pinned_staging: bool  # staging buffers are page-locked, so copies from them do not block
+    measures_memory: bool = False  # `bytes_needed` works
     architecture: tuple[int, int] = (0, 0)  # CUDA compute capability
 
 
@@ -204,6 +205,13 @@ class Device(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryInfo: ...
+
+    def bytes_needed(self, work: Work) -> int:
+        """Runs `work` in `placing`, and returns the most bytes it held at a time; while an engine opens.
+
+        Raises NotImplementedError where capabilities deny it.
+        """
+        raise NotImplementedError("this device does not measure memory")
 
     def time_work(self, observer: WorkObserver) -> None:
         """From now on tells `observer` when each piece ran on the device, never by waiting for it.

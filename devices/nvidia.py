@@ -76,6 +76,7 @@ class NvidiaDevice(Device):
             runs_on_enqueue=True,
             graphs=True,
             pinned_staging=True,
+            measures_memory=True,
             architecture=self._architecture,
         )
 
@@ -152,8 +153,18 @@ class NvidiaDevice(Device):
         graph.capture_end()
 
     def memory(self) -> MemoryInfo:
-        free, total = self._torch.cuda.mem_get_info(self._index)
-        return MemoryInfo(total=total, free=free)
+        """What torch keeps for later allocations counts as free: it will be given to whoever asks next."""
+        cuda, index = self._torch.cuda, self._index
+        free, total = cuda.mem_get_info(index)
+        return MemoryInfo(total=total, free=free + cuda.memory_reserved(index) - cuda.memory_allocated(index))
+
+    def bytes_needed(self, work: Work) -> int:
+        cuda, index = self._torch.cuda, self._index
+        with self.placing():
+            cuda.reset_peak_memory_stats(index)
+            before = cuda.memory_allocated(index)
+            work()
+            return int(cuda.max_memory_allocated(index)) - int(before)
 
     def time_work(self, observer: WorkObserver) -> None:
         self._observer = observer

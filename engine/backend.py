@@ -96,28 +96,39 @@ def _prepare_process(
     from .model.opening import BUILT_IN, check_weights, describe, numerics_for, open_runner
 
     folder = BUILT_IN if path is None else Path(path)
-    described = describe(folder, numerics_for("cpu"))
+    described = describe(folder, numerics_for("cpu", config.dtype))
     check_weights(described)
-    shape = runner_shape(config, described.facts, _free_bytes(host_memory().free, "cpu", folder))
-    return functools.partial(open_runner, folder), shape, described.tokenizer
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    shape = runner_shape(config, described.facts, _cache_bytes(host_memory().free - weights, "cpu"))
+    factory = functools.partial(open_runner, folder, dtype=config.dtype)
+    return factory, shape, described.tokenizer
 
 
 def _open(
     path: str | Path | None, config: EngineConfig, device: str | Device, options: OpenRunnerOptions
 ) -> Backend:
     """Blocking. torch is imported below here and not above, so that importing the engine stays cheap."""
-    from .model.opening import BUILT_IN, describe, numerics_for, open_runner
+    from .model.opening import BUILT_IN, describe, numerics_for, open_sized_runner
 
     folder = BUILT_IN if path is None else Path(path)
     opened = _device(device)
     try:
-        described = describe(folder, numerics_for(opened.torch_device))
-        free_bytes = _free_bytes(opened.memory().free, opened.capabilities.kind, folder)
-        shape = runner_shape(config, described.facts, free_bytes)
-        return Backend(open_runner(folder, shape, opened, **options), opened, described.tokenizer)
+        described = describe(folder, numerics_for(opened.torch_device, config.dtype))
+        kind = opened.capabilities.kind
+
+        def shape_for(free_bytes: int) -> RunnerShape:
+            return runner_shape(config, described.facts, _cache_bytes(free_bytes, kind))
+
+        runner = open_sized_runner(described, shape_for, opened, **options)
+        return Backend(runner, opened, described.tokenizer)
     except BaseException:
         opened.close()
         raise
+
+
+def _cache_bytes(free: int, kind: str) -> int:
+    """What the caches may share. A CPU's memory belongs to the whole program: a default must be modest."""
+    return min(free, CPU_CACHE_BYTES) if kind == "cpu" else free
 
 
 def _device(device: str | Device) -> Device:
@@ -141,12 +152,6 @@ def _cuda_device(asked: str, index: int) -> Device:
         return NvidiaDevice(index)
     except DeviceUnavailableError as error:
         raise ConfigError("device", asked, f"a device that is here; {error.reason}") from error
-
-
-def _free_bytes(free: int, kind: str, folder: Path) -> int:
-    """What the caches may share. A CPU's memory belongs to the whole program: a default must be modest."""
-    left = free - sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return min(left, CPU_CACHE_BYTES) if kind == "cpu" else left
 
 
 def _close_unwanted(opening: asyncio.Future[Backend]) -> None:

@@ -51,12 +51,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Cache blocks, the scratch block included. None: what fits in memory_fraction."""
     memory_fraction: Share = 0.9
     """Share of the device's free memory that the caches may take."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """What the model computes and caches in. None: float32 on a CPU, bfloat16 on a GPU."""
     prefix_cache: bool = True
     """Keep the blocks of finished prefixes and reuse them."""
     snapshot_slots: Annotated[int, Meta(ge=0, le=65536)] | None = None
     """Window states kept so that a prefix can be resumed. None: as many as sequences."""
     draft_tokens: Annotated[int, Meta(ge=0, le=32)] | None = None
     """Drafts per sequence and step. None: the model's own draft block; 0: no speculation."""
+    graph_sequences: Annotated[int, Meta(ge=0, le=65536)] | None = None
+    """Sequences of the largest decode step replayed as a graph, where a device can. None: max_sequences."""
     queue_capacity: Many = 4096
     """Sequences that may wait for admission."""
     queue_policy: Literal["wait", "reject"] = "wait"

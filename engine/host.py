@@ -41,7 +41,12 @@ class Host:
         self.wiring = Wiring(backend, config, self._failed)
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run(), name="stepahead-engine")
-        events.info("engine opened", overlap=config.overlap, max_sequences=config.max_sequences)
+        events.info(
+            "engine opened",
+            overlap=config.overlap,
+            max_sequences=config.max_sequences,
+            graphs=0 if (captured := backend.runner.captured) is None else captured.graphs,
+        )
 
     @property
     def state(self) -> HealthState:

@@ -39,6 +39,7 @@ def runner_shape(config: EngineConfig, facts: ModelFacts, free_bytes: int) -> Ru
         max_stop_ids=config.max_stop_ids,
         max_logprobs=config.max_logprobs,
         max_listed_ids=config.max_listed_ids,
+        graph_sequences=_graph_sequences(config),
     )
 
 
@@ -102,6 +103,11 @@ def _snapshot_slots(config: EngineConfig) -> int:
     if not config.prefix_cache:
         return 0
     return config.max_sequences if config.snapshot_slots is None else config.snapshot_slots
+
+
+def _graph_sequences(config: EngineConfig) -> int:
+    asked = config.graph_sequences
+    return config.max_sequences if asked is None else min(asked, config.max_sequences)
 
 
 def _blocks(config: EngineConfig, facts: ModelFacts, columns: int, lookahead: int, free_bytes: int) -> int:

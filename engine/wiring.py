@@ -51,6 +51,7 @@ class Wiring:
             unread_tokens=config.unread_tokens,
             capacity=capacity,
         )
+        self._graphs = runner.captured
         self._connect()
         self.tracer = Tracer(backend, config, asyncio.get_running_loop())
         self.tracer.read_counters_by(self._counts)
@@ -119,4 +120,5 @@ class Wiring:
             coalesced_deltas=totals.coalesced_deltas,
             mailboxes=self.supervisor.statistics(),
             timings=self.tracer.recorder.measurements.timings(),
+            graphs=self._graphs,
         )

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from stepahead.devices.device import Device
+from stepahead.devices.kernels.operations import REFERENCE, Operations
+from stepahead.devices.kernels.selection import operations_for
 from stepahead.engine.errors import EngineError
 from stepahead.engine.text.tokenizer import Tokenizer
 
@@ -22,6 +24,7 @@ from .checkpoint.dummy import DummyReader
 from .checkpoint.layout import tensor_specs
 from .checkpoint.reader import CheckpointReader
 from .runner import ModelFacts, RunnerShape
+from .v41 import rehearsal
 from .v41.config import ModelConfig, load_config
 from .v41.model import Model
 from .v41.numerics import Numerics, exact
@@ -64,11 +67,12 @@ class OpenModel:
     model: Model
 
 
-def numerics_for(device: torch.device | str) -> Numerics:
-    """The types a model runs in where nobody chose: float32 on a CPU, whose steps are bound by dispatch and
-    whose results others compare with; bfloat16 on a GPU, which has matrix units for it.
+def numerics_for(device: torch.device | str, dtype: str | None = None) -> Numerics:
+    """The types a model runs in, by name ("float32"). Where nobody chose: float32 on a CPU, whose steps are
+    bound by dispatch and whose results others compare with; bfloat16 on a GPU, which has matrix units for it.
     """
-    return exact(torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+    usual = "float32" if torch.device(device).type == "cpu" else "bfloat16"
+    return exact(getattr(torch, dtype or usual))
 
 
 def describe(folder: Path | None, numerics: Numerics) -> ModelDescription:
@@ -86,6 +90,7 @@ def load_model(
     described: ModelDescription,
     device: torch.device,
     *,
+    operations: Operations = REFERENCE,
     random_weights: bool = False,
     on_tensor: OnTensor = lambda done, total: None,
 ) -> Model:
@@ -99,7 +104,7 @@ def load_model(
     except (OSError, ValueError) as error:
         raise ModelFilesError(described.folder, error) from error
     placed_map = None if token_map is None else token_map.to(device)
-    return Model(config, weights, described.numerics, token_map=placed_map)
+    return Model(config, weights, described.numerics, token_map=placed_map, operations=operations)
 
 
 def check_weights(described: ModelDescription) -> None:
@@ -131,17 +136,58 @@ def open_runner(
     shape: RunnerShape,
     device: Device,
     *,
+    dtype: str | None = None,
     random_weights: bool = False,
     on_tensor: OnTensor = lambda done, total: None,
 ) -> V41Runner:
-    """Load a model onto a device and allocate its caches. Takes seconds; call it off the event loop.
+    """Load a model onto a device and allocate caches of that shape. Takes seconds; call it off the loop.
 
-    Raises `ModelFilesError`, or the device's out-of-memory error.
+    `dtype` None: what `numerics_for` chooses. Raises `ModelFilesError`, or the device's out-of-memory error.
     """
-    torch_device = torch.device(device.torch_device)
-    described = describe(folder, numerics_for(torch_device))
-    model = load_model(described, torch_device, random_weights=random_weights, on_tensor=on_tensor)
-    return V41Runner(model, described.facts, shape, device)
+    described = describe(folder, numerics_for(device.torch_device, dtype))
+    return open_sized_runner(
+        described, lambda free_bytes: shape, device, random_weights=random_weights, on_tensor=on_tensor
+    )
+
+
+def open_sized_runner(
+    described: ModelDescription,
+    shape_for: Callable[[int], RunnerShape],
+    device: Device,
+    *,
+    random_weights: bool = False,
+    on_tensor: OnTensor = lambda done, total: None,
+) -> V41Runner:
+    """Load a model, and give its caches the shape for the bytes that weights and steps leave.
+
+    Where the device measures memory, the largest steps are run once to learn theirs. Raises what `shape_for`
+    does, `ModelFilesError`, or the device's out-of-memory error.
+    """
+    numerics = described.numerics
+    operations = operations_for(device.capabilities, numerics.dtype, numerics.quantized)
+    with device.placing():
+        model = load_model(
+            described,
+            torch.device(device.torch_device),
+            operations=operations,
+            random_weights=random_weights,
+            on_tensor=on_tensor,
+        )
+        shape = shape_for(device.memory().free)
+        if device.capabilities.measures_memory:
+            needs = _rehearse(model, described.facts, shape, device)
+            shape = shape_for(device.memory().free - needs.reserve(graphs=shape.graph_sequences > 0))
+        runner = V41Runner(model, described.facts, shape, device)
+    runner.capture()
+    return runner
+
+
+def _rehearse(model: Model, facts: ModelFacts, shape: RunnerShape, device: Device) -> rehearsal.StepNeeds:
+    runner = V41Runner(model, facts, rehearsal.small(shape), device)
+    try:
+        return rehearsal.measure(runner.run_now, runner.shape, device)
+    finally:
+        runner.close()
 
 
 class _ReportingSource:

@@ -1,4 +1,4 @@
-"""The one way from an array of the host to a tensor of the device: a copy that nobody waits for.
+"""Between arrays of the host and tensors of the device: copies that nobody waits for.
 
 A plain `.to(device)` waits for the whole stream on a GPU, and so would put an end to running ahead. A copy
 from page-locked memory is only enqueued. torch's allocator of such memory gives a block to a new owner only
@@ -22,3 +22,11 @@ def to_device(array: npt.NDArray[Any], device: torch.device, dtype: torch.dtype 
         return host.to(device, dtype)
     placed = host.pin_memory().to(device, non_blocking=True) if array.size else host.to(device)
     return placed if dtype is None else placed.to(dtype)
+
+
+def start_copy(tensor: Tensor) -> Tensor:
+    """A host tensor that holds the values once the stream has come this far (at once on a CPU)."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.numel() > 0)
+    return host.copy_(tensor, non_blocking=True)

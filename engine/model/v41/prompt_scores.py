@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..runner import PromptScores, ScoredRows
-from .host_arrays import to_device
+from .host_arrays import start_copy, to_device
 from .model import Model
 from .processing import report
 
@@ -31,12 +31,18 @@ class DeviceScores:
     top: Tensor  # [rows, alternatives]
     top_ids: Tensor  # [rows, alternatives]
 
+    def start_copy(self) -> DeviceScores:
+        """The same on the host, filled when the stream has come this far."""
+        return DeviceScores(
+            start_copy(self.logprobs.to(torch.float32)),
+            start_copy(self.top.to(torch.float32)),
+            start_copy(self.top_ids.to(torch.int32)),
+        )
+
     def to_host(self) -> PromptScores:
-        """Waits for the device."""
+        """Of what `start_copy` gave, once it is filled."""
         return PromptScores(
-            logprobs=self.logprobs.to(torch.float32).cpu().numpy(),
-            top_logprobs=self.top.to(torch.float32).cpu().numpy(),
-            top_tokens=self.top_ids.to(torch.int32).cpu().numpy(),
+            logprobs=self.logprobs.numpy(), top_logprobs=self.top.numpy(), top_tokens=self.top_ids.numpy()
         )
 
 

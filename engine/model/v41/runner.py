@@ -1,17 +1,22 @@
 """DeepSeek-V4.1 behind the engine's `Runner` interface.
 
-Every call enqueues one piece of work on the device's compute stream and returns. The piece owns its plan;
-what it shares with other pieces (caches, slots, tables) only the stream's order protects, so nothing outside
-that stream may touch them.
+Every call enqueues pieces of work on the device's compute stream and returns. A piece owns its plan; what it
+shares with other pieces (caches, slots, tables) only the stream's order protects, so nothing outside that
+stream may touch them.
+
+A step runs eagerly, or, where the device has graphs, decode steps as replays of captured ones
+(`captured.py`): two strategies over the same slots and caches, chosen step by step.
 """
 
 from __future__ import annotations
 
 from asyncio import get_running_loop
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from stepahead.devices.device import Device, Ticket
@@ -19,16 +24,19 @@ from stepahead.devices.device import Device, Ticket
 from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
 from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
+from .captured import CapturedDecode
+from .captured_sizes import GraphSize
 from .choosing import Chooser, Drawn, ForwardResult
 from .config import ModelConfig
-from .host_arrays import to_device
+from .host_arrays import start_copy, to_device
 from .model import Model
 from .numerics import Numerics
 from .prompt_scores import score_rows
+from .results import ResultColumns
 from .rows import BLOCK_TOKENS
 from .sampling_slots import SamplingSlots
 from .slots import allocate_slots
-from .step_input import LayoutTensors, build_step_batch, place_layout
+from .step_input import LayoutTensors, build_step_batch, place_layout, redealt
 
 
 def model_facts(config: ModelConfig, numerics: Numerics) -> ModelFacts:
@@ -67,18 +75,48 @@ class V41Runner(Runner):
         self._prepared: deque[tuple[StepPlan, LayoutTensors, Batch]] = deque()
         self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
         self._sampled: deque[tuple[StepPlan, ForwardResult, Drawn]] = deque()
-        self._results: dict[int, StepResult] = {}
+        self._replayed: deque[StepPlan] = deque()  # forwards that were replays, whose sampling is to come
+        self._sizes: deque[GraphSize | None] = deque()  # of forwards launched
+        self._results: dict[int, Callable[[], StepResult]] = {}
         self._tickets: dict[Ticket, int] = {}
+        self._graphs: CapturedDecode | None = None
+
+    def capture(self) -> None:
+        """Captures decode steps, where the device has graphs and the shape wants them. While opening only."""
+        if self.shape.graph_sequences == 0 or not self._device.capabilities.graphs:
+            return
+        self._graphs = CapturedDecode(
+            self._model, self.shape, self._device, self._state, self._tables, self._caches
+        )
+        self.captured = self._graphs.capture()
+
+    def run_now(self, plan: StepPlan, sample: SamplePlan) -> None:
+        """A whole step on this thread, its result dropped; while opening only, inside `Device.placing`."""
+        self._fix_up(plan)
+        self._forward()
+        self._sample(sample)
+        self._draft()
+        self._results.clear()
 
     def launch_forward(self, plan: StepPlan) -> None:
-        stream = self._device.compute
-        stream.enqueue(lambda: self._fix_up(plan), f"fixups:{plan.step}")
-        stream.enqueue(self._forward, f"forward:{plan.step}")
+        stream, graphs = self._device.compute, self._graphs
+        size = None if graphs is None else graphs.size_of(plan)
+        self._sizes.append(size)
+        if graphs is None or size is None:
+            stream.enqueue(lambda: self._fix_up(plan), f"fixups:{plan.step}")
+            stream.enqueue(self._forward, f"forward:{plan.step}")
+            return
+        if plan.state_copies.size or plan.table_updates.size:
+            stream.enqueue(lambda: self._update_slots(plan), f"fixups:{plan.step}")
+        stream.enqueue(lambda: self._replay_forward(graphs, plan, size), f"forward:{plan.step}")
 
     def launch_sample(self, plan: SamplePlan) -> Ticket:
-        stream = self._device.compute
-        stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
-        stream.enqueue(self._draft, f"draft:{plan.step}")
+        stream, graphs, size = self._device.compute, self._graphs, self._sizes.popleft()
+        if graphs is None or size is None:
+            stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
+            stream.enqueue(self._draft, f"draft:{plan.step}")
+        else:
+            stream.enqueue(lambda: self._replay_sample(graphs, plan, size), f"sample:{plan.step}")
         ticket = self._device.watch(stream.record(), get_running_loop())
         self._tickets[ticket] = plan.step
         return ticket
@@ -87,7 +125,7 @@ class V41Runner(Runner):
         step = self._tickets.pop(ticket)
         if ticket.error is not None:
             raise ticket.error
-        return self._results.pop(step)
+        return self._results.pop(step)()
 
     def close(self) -> None:
         self._tickets.clear()
@@ -95,15 +133,44 @@ class V41Runner(Runner):
         self._prepared.clear()
         self._forwarded.clear()
         self._sampled.clear()
+        self._replayed.clear()
+        for name in ("_graphs", "_chooser", "_caches", "_state", "_tables", "_placed", "_model"):
+            self.__dict__.pop(name, None)  # whoever still holds the runner holds none of the device's memory
 
     # Work on the compute stream: on another thread where the device has one. A step is four pieces, so that a
-    # trace tells them apart; each hands on to the next by a queue.
+    # trace tells them apart; each hands on to the next by a queue. A captured step is two.
+
+    @torch.inference_mode()
+    def _replay_forward(self, graphs: CapturedDecode, plan: StepPlan, size: GraphSize) -> None:
+        graphs.forward(plan, size)
+        self._replayed.append(plan)
+
+    @torch.inference_mode()
+    def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, size: GraphSize) -> None:
+        step = self._replayed.popleft()
+        self._tables.update(plan.updates, plan.edits)
+        if graphs.samples(plan, step.layout):
+            graphs.sample(step, size)
+            self._results[step.step] = lambda: graphs.collect(step)
+            return
+        forward = graphs.forwarded(self._place(step))
+        drawn = self._chooser.choose(forward, plan)
+        self._chooser.advance(forward, drawn)
+        self._sampled.append((step, forward, drawn))
+        self._draft()
+
+    @torch.inference_mode()
+    def _update_slots(self, plan: StepPlan) -> None:
+        self._copy_states(plan.state_copies)
+        self._update_tables(plan.table_updates)
 
     @torch.inference_mode()
     def _fix_up(self, plan: StepPlan) -> None:
         self._copy_states(plan.state_copies)
         self._update_tables(plan.table_updates)
         placed = self._place(plan)
+        if plan.redeal:
+            placed = redealt(placed, self._state, self._tables.most_drafts)
         self._prepared.append((plan, placed, build_step_batch(plan, placed, self._state)))
 
     @torch.inference_mode()
@@ -127,8 +194,9 @@ class V41Runner(Runner):
     @torch.inference_mode()
     def _draft(self) -> None:
         step, forward, drawn = self._sampled.popleft()
-        self._chooser.draft(forward.placed, self._caches)
-        self._results[step.step] = self._result(step, forward, drawn)
+        if step.drafts:
+            self._chooser.draft(forward.placed, self._caches)
+        self._results[step.step] = self._start_result(step, forward, drawn)
 
     def _copy_states(self, copies: np.ndarray) -> None:
         """One after another: a save may read the slot that a later restore overwrites."""
@@ -157,32 +225,20 @@ class V41Runner(Runner):
         tail = np.where(inside >= 0, recent, older).astype(np.int64)
         return to_device(tail, self._model.device)
 
-    def _result(self, plan: StepPlan, forward: ForwardResult, drawn: Drawn) -> StepResult:
-        drafted = plan.layout.query_lengths - 1
-        drafted[plan.layout.decode_count :] = 0
-        return StepResult(
-            step=plan.step,
-            tokens=_int32(drawn.tokens),
-            emitted=_int32(drawn.emitted),
-            drafted=drafted,
-            positions=_int32(forward.first),
-            finite=drawn.finite.cpu().numpy(),
-            logprobs=_float32(drawn.logprobs),
-            top_logprobs=_float32(drawn.top_logprobs),
-            top_tokens=_int32(drawn.top_tokens) if drawn.top_tokens is not None else None,
-            confidences=self._confidences(forward.placed),
-            prompt_scores=None if forward.prompt_scores is None else forward.prompt_scores.to_host(),
-        )
+    def _start_result(self, plan: StepPlan, forward: ForwardResult, drawn: Drawn) -> Callable[[], StepResult]:
+        """Enqueue the copies to the host; what is returned reads them, once they have arrived."""
+        placed, drafts = forward.placed, self.shape.draft_tokens if plan.drafts else 0
+        alternatives = -1 if drawn.top_logprobs is None else drawn.top_logprobs.shape[2]
+        columns = ResultColumns(self.shape.draft_tokens + 1, drafts, alternatives)
+        drafted = torch.zeros_like(placed.lengths)
+        decode = plan.layout.decode_count
+        drafted[:decode] = placed.lengths[:decode] - 1
+        odds = self._state.confidence[placed.slots] if drafts else None
+        rows = start_copy(columns.pack(drawn, drafted, forward.first, odds))
+        scores = None if forward.prompt_scores is None else forward.prompt_scores.start_copy()
 
-    def _confidences(self, placed: LayoutTensors) -> np.ndarray | None:
-        if self.shape.draft_tokens == 0:
-            return None
-        return _float32(self._state.confidence[placed.slots].sigmoid())
+        def result() -> StepResult:
+            made = columns.unpack(plan.step, rows.numpy())
+            return made if scores is None else replace(made, prompt_scores=scores.to_host())
 
-
-def _int32(tensor: Tensor) -> np.ndarray:
-    return tensor.to(torch.int32).cpu().numpy()
-
-
-def _float32(tensor: Tensor | None) -> np.ndarray | None:
-    return None if tensor is None else tensor.to(torch.float32).cpu().numpy()
+        return result

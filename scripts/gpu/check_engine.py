@@ -1,0 +1,187 @@
+"""The engine on a card says what it says on a CPU, stops when told to, and leaves nothing behind.
+
+    python scripts/gpu/check_engine.py [--prompts N] [--tokens N] [--sequences N]
+
+Greedy output of the built-in model for many prompts, computed in float32 on both. Where a pair differs, both
+continuations are alike up to a first token; there the CPU's logits of the two candidates must be so close
+that rounding decides (`TOLERANCE`). Prints a table; exits non-zero if a disagreement is not explained or
+something is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from itertools import product
+
+import torch
+
+from stepahead import Engine, EngineConfig, SamplingParams
+from stepahead.engine.model.opening import open_model
+from stepahead.engine.model.v41.batch import SequenceChunk, build_batch
+from stepahead.engine.model.v41.caches import CacheShape
+from stepahead.engine.model.v41.rows import BLOCK_TOKENS
+
+TOLERANCE = 2e-3
+"""Logits of float32 on two machines differ by less; the built-in model's reach from about -20 to 20."""
+OPENINGS = [line.strip() for line in """
+    Once upon a time
+    Tom was a cat who
+    In a village by the sea
+    The old king said:
+    Why did
+    One day, Mia found
+    A little bird
+    Far away, behind the hills,
+    My friend told me that
+    Every night
+""".strip().splitlines()]  # fmt: skip
+SUBJECTS = [line.strip() for line in """
+    there was a small house
+    the rain would not stop
+    a boy and his dog went out
+    she opened the door
+    nobody knew the answer
+    the bread was still warm
+    they heard a strange sound
+    he lost his red hat
+    the lights went out
+    it began to snow
+    two friends
+    the moon
+    a long road
+    in the garden
+    with a loud voice
+    and then
+    who was very tired
+    because of the wind
+    under the bridge
+    again
+""".strip().splitlines()]  # fmt: skip
+
+
+def prompts(count: int) -> list[str]:
+    made = [f"{opening} {subject}" for opening, subject in product(OPENINGS, SUBJECTS)]
+    return [made[i % len(made)] + ("" if i < len(made) else f" {i}") for i in range(count)]
+
+
+async def generate(device: str, texts: Sequence[str], arguments: argparse.Namespace) -> list[tuple[int, ...]]:
+    config = EngineConfig(
+        max_sequences=arguments.sequences, max_step_rows=2048, max_context=1024, dtype="float32"
+    )
+    params = SamplingParams(temperature=0, max_tokens=arguments.tokens, ignore_eos=True)
+    began = time.perf_counter()
+    async with Engine.open(config=config, device=device) as engine:
+        opened, report = time.perf_counter(), engine.stats()
+        print(f"{device}: open in {opened - began:.1f} s; graphs: {report.graphs}", flush=True)
+        done = await asyncio.gather(*(engine.generate(text, params) for text in texts))
+        seconds = time.perf_counter() - opened
+        tokens = sum(len(completion.token_ids) for completion in done)
+        print(f"{device}: {tokens} tokens in {seconds:.1f} s, {engine.stats().steps} steps", flush=True)
+    return [completion.token_ids for completion in done]
+
+
+class Judge:
+    """The logits of a plain forward on the CPU."""
+
+    def __init__(self) -> None:
+        self._opened = open_model()
+        self._blocks = 8
+        self._caches = self._opened.model.new_caches(
+            CacheShape(1 + self._blocks, 2, BLOCK_TOKENS * self._blocks)
+        )
+
+    def gap(self, text: str, common: Sequence[int], ours: int, theirs: int) -> float:
+        """How far apart the two candidates behind the common text are."""
+        ids = [*self._opened.tokenizer.encode(text), *common]
+        chunk = SequenceChunk(ids, 0, 1, list(range(1, 1 + self._blocks)))
+        batch = build_batch([chunk], torch.device("cpu"), ngram=self._opened.config.engram_max_ngram_size)
+        logits = self._opened.model.forward(batch, self._caches).logits[-1]
+        return abs(float(logits[ours] - logits[theirs]))
+
+
+def compare(texts: Sequence[str], card: list[tuple[int, ...]], cpu: list[tuple[int, ...]]) -> int:
+    judge, unexplained, differing = Judge(), 0, 0
+    for text, ours, theirs in zip(texts, card, cpu, strict=True):
+        if ours == theirs:
+            continue
+        differing += 1
+        place = next(i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1])
+        gap = judge.gap(text, theirs[:place], ours[place], theirs[place])
+        unexplained += gap > TOLERANCE
+        print(f"  differs at {place}: {ours[place]} / {theirs[place]}, gap {gap:.2e}  {text!r}")
+    print(f"{len(texts) - differing} of {len(texts)} equal; {differing} differ, {unexplained} unexplained")
+    return unexplained
+
+
+async def check_cancelling(arguments: argparse.Namespace) -> int:
+    """Streams left in the middle give back their slots and blocks; the engine goes on."""
+    config = EngineConfig(max_sequences=arguments.sequences, max_context=1024)
+    params = SamplingParams(max_tokens=400, ignore_eos=True)
+    async with Engine.open(config=config, device="cuda") as engine:
+
+        async def leave_early(text: str, after: int) -> None:
+            stream = engine.stream(text, params)
+            seen = 0
+            async for delta in stream:
+                seen += len(delta.token_ids)
+                if seen >= after:
+                    break
+            await stream.aclose()
+
+        await asyncio.gather(*(leave_early(text, 5 + i % 40) for i, text in enumerate(prompts(64))))
+        await engine.generate("The", SamplingParams(max_tokens=8, ignore_eos=True))
+        await engine.reset_prefix_cache()
+        stats = engine.stats()
+        held = stats.kv_blocks - stats.kv_blocks_free
+        print(
+            f"after 64 streams were left: {stats.running} running, {held} blocks held, "
+            f"{stats.aborted} aborted"
+        )
+        return stats.running + held
+
+
+def used_bytes() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+async def check_closing(arguments: argparse.Namespace) -> int:
+    """Opening and closing again and again leaves neither threads nor memory."""
+    config = EngineConfig(max_sequences=8, max_context=1024, graph_sequences=4)
+    seen = []
+    for _ in range(3):
+        async with Engine.open(config=config, device="cuda") as engine:
+            await engine.generate("Once", SamplingParams(max_tokens=20, ignore_eos=True))
+        del engine
+        seen.append((used_bytes() >> 20, threading.active_count()))
+    print("MiB used and threads after each of three engines:", seen)
+    return int(seen[-1][0] > seen[0][0] + 8 or seen[-1][1] > seen[0][1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--sequences", type=int, default=64)
+    arguments = parser.parse_args()
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    texts = prompts(arguments.prompts)
+    card = asyncio.run(generate("cuda", texts, arguments))
+    failed = asyncio.run(check_cancelling(arguments)) + asyncio.run(check_closing(arguments))
+    failed += compare(texts, card, asyncio.run(generate("cpu", texts, arguments)))
+    print("failed" if failed else "passed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
