@@ -3,7 +3,8 @@
 A filter or an edit that nobody in a step uses must cost that step nothing, and one that a single sequence
 uses must cost only its rows. Asking the device who uses what would stall the stream, so the host keeps a
 mirror: bits by slot that name the work, and the widths of lists. Tables of lists are as wide as the widest
-list there ever was.
+list there ever was; a device that replays captured steps has them wide from the start (`wide_lists`), since a
+captured launch knows a table by its address.
 """
 
 from __future__ import annotations
@@ -13,24 +14,58 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.reference.sampling.tables import (
+    ALLOWED,
+    BIAS,
+    EARLY_BAN,
+    FILTER,
+    PENALTY,
+    PROCESSED,
+    RANDOM,
+    WORDS,
+    SamplingTables,
+)
+
+from ...token_edits import LONGEST_WORD
 from ..runner import NO_TOKEN, EditRows, RunnerShape, SamplingRows
 from .host_arrays import to_device
 from .seen_tokens import SeenTokens
 
-RANDOM, FILTER, EARLY_BAN, BIAS, ALLOWED, WORDS, PENALTY, PROCESSED = (1 << bit for bit in range(8))
-"""Bits of `SamplingSlots.work`: what the rows of a slot need."""
+__all__ = [
+    "ALLOWED", "BIAS", "EARLY_BAN", "EDITS", "FILTER", "PENALTY", "PROCESSED", "RANDOM", "WORDS",
+    "SamplingSlots",
+]  # fmt: skip
 
 EDITS = BIAS | ALLOWED | WORDS | PENALTY
-_SCALARS = ("temperature", "top_k", "top_p", "min_p", "choice", "origin", "min_output", "end_ids")
+_SCALARS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "choice",
+    "origin",
+    "min_output",
+    "end_ids",
+    "most_drafts",
+)
 _PENALTIES = ("presence", "frequency", "repetition")
+_LISTS = ("bias_ids", "allowed_ids", "word_ends")
+_WORDS = 256
+"""Bad words of a slot that `wide_lists` has room for at first."""
 
 
 class SamplingSlots:
-    """Tables over slots. `work`, `top_k_host` and `logprobs` are the host's mirrors, the others tensors."""
+    """Tables over slots. `work`, `top_k_host` and `logprobs` are the host's mirrors, the others tensors.
 
-    def __init__(self, shape: RunnerShape, vocab: int, device: torch.device) -> None:
+    `generation` counts how often a table had to move: whoever captured `tables()` captures again.
+    """
+
+    def __init__(
+        self, shape: RunnerShape, vocab: int, device: torch.device, *, wide_lists: bool = False
+    ) -> None:
         slots = shape.sequence_slots + 1
         self._device = device
+        self.generation = 0
 
         def zeros(dtype: torch.dtype, *size: int) -> Tensor:
             return torch.zeros(slots, *size, dtype=dtype, device=device)
@@ -42,6 +77,7 @@ class SamplingSlots:
         self.seed = zeros(torch.int64)
         self.choice = zeros(torch.int64)
         self.origin = zeros(torch.int64)
+        self.most_drafts = zeros(torch.int64)
         self.min_output = zeros(torch.int64)
         self.end_ids = zeros(torch.int64, shape.max_stop_ids) + NO_TOKEN
         self.presence, self.frequency = zeros(torch.float32), zeros(torch.float32)
@@ -53,6 +89,30 @@ class SamplingSlots:
         self.work: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.top_k_host: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.logprobs: npt.NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
+        self._work_bits, self._logprobs_wanted = zeros(torch.int32), zeros(torch.int32) - 1
+        self._counts = {name: zeros(torch.int32) for name in _LISTS}
+        if wide_lists:
+            self._widen(shape.max_listed_ids)
+
+    def tables(self) -> SamplingTables:
+        """What the fused operations read; valid while `generation` stays."""
+        bias, allowed, words = (self._counts[name] for name in _LISTS)
+        return SamplingTables(
+            self._work_bits, self._logprobs_wanted, self.temperature, self.top_p, self.min_p, self.top_k,
+            self.seed, self.choice, self.origin, self.min_output, self.presence, self.frequency,
+            self.repetition, self.end_ids, self.bias_ids, self.bias_values, self.allowed_ids,
+            self.word_beginnings, self.word_ends, bias, allowed, words, self.seen.recent, self.seen.counts,
+        )  # fmt: skip
+
+    def _widen(self, listed: int) -> None:
+        """Room for the longest lists; of bad words for as many as lists are long on average."""
+        slots = self.work.size
+        widths = {"bias_ids": 2 * listed, "bias_values": 2 * listed, "allowed_ids": listed}
+        for name, width in {**widths, "word_ends": _WORDS}.items():
+            table: Tensor = getattr(self, name)
+            setattr(self, name, table.new_full((slots, width), NO_TOKEN))
+        self.word_beginnings = self.word_beginnings.new_full((slots, _WORDS, LONGEST_WORD), NO_TOKEN)
+        self.seen.keep_counts_only(LONGEST_WORD)
 
     def update(self, rows: SamplingRows, edits: EditRows | None) -> None:
         """Write the rows of new occupants."""
@@ -69,8 +129,12 @@ class SamplingSlots:
         self.work[rows.slots] = work + PROCESSED * rows.processed
         self.top_k_host[rows.slots] = rows.top_k
         self.logprobs[rows.slots] = rows.logprobs
+        for count in self._counts.values():
+            count[index] = 0
         if edits is not None:
             self._edit(edits)
+        self._work_bits[index] = self._to(self.work[rows.slots], torch.int32)
+        self._logprobs_wanted[index] = self._to(rows.logprobs, torch.int32)
 
     def _edit(self, rows: EditRows) -> None:
         index = self._to(rows.slots, torch.int64)
@@ -89,6 +153,9 @@ class SamplingSlots:
             WORDS: (rows.word_ends >= 0).any(-1),
             PENALTY: (rows.seen_ids >= 0).any(-1),
         }
+        for name in _LISTS:
+            count = (getattr(rows, name) >= 0).sum(-1)
+            self._counts[name][index] = self._to(count, torch.int32)
         self.work[rows.slots] += sum(bit * present.astype(np.int32) for bit, present in has.items())
 
     def _listed(self, table: Tensor, index: Tensor, rows: npt.NDArray[np.generic]) -> Tensor:
@@ -101,6 +168,7 @@ class SamplingSlots:
             else:
                 wider[:, : table.shape[1]] = table
             table = wider
+            self.generation += 1
         table[index] = NO_TOKEN
         table[index, : rows.shape[1]] = self._to(rows, table.dtype)
         return table

@@ -29,6 +29,22 @@ class SeenTokens:
         self._distinct = torch.zeros(slots, dtype=torch.int64, device=device)
         self.recent = torch.zeros(slots, 0, dtype=torch.int64, device=device)  # output only, newest last
         self._bound = np.zeros(slots, dtype=np.int64)  # at least `_distinct`, on the host
+        self._walks = True
+
+    @property
+    def counts(self) -> Tensor:
+        """`[slots, vocab]` int32; `[1, 1]` as long as nobody asked for penalties."""
+        return (
+            torch.zeros(1, 1, dtype=torch.int32, device=self._device)
+            if self._counts is None
+            else self._counts
+        )
+
+    def keep_counts_only(self, reach: int) -> None:
+        """For devices whose kernels read the counts beside the logits: no list to walk, and nothing moves."""
+        self._walks = False
+        self._counts = torch.zeros(self._slots, self._vocab, dtype=torch.int32, device=self._device)
+        self.recent = self.recent.new_full((self._slots, reach), NO_TOKEN)
 
     def occupy(self, rows: EditRows, index: Tensor, reach: int) -> None:
         """Write newcomers; `reach` is how many recent tokens the longest bad word needs."""
@@ -37,11 +53,12 @@ class SeenTokens:
         self._bound[rows.slots] = present
         if not present.any():
             return
-        counts, ids = self._tables()
+        counts = self._counted()
         counts[index] = 0
         seen = to_device(rows.seen_ids, self._device, torch.int64)
         values = to_device(rows.seen_counts, self._device, torch.int32)
-        ids[index, : seen.shape[1]] = seen
+        if self._walks:
+            self._tables()[1][index, : seen.shape[1]] = seen
         pads = seen < 0
         counts.index_put_(
             (index.unsqueeze(1).expand_as(seen), seen.masked_fill(pads, 0)),
@@ -58,13 +75,16 @@ class SeenTokens:
         self.recent[index] = NO_TOKEN
         self.recent[index, self.recent.shape[1] - recent.shape[1] :] = recent
 
+    def _counted(self) -> Tensor:
+        if self._counts is None:
+            self._counts = torch.zeros(self._slots, self._vocab, dtype=torch.int32, device=self._device)
+        return self._counts
+
     def _tables(self) -> tuple[Tensor, Tensor]:
-        if self._counts is None or self._ids is None:
-            size = (self._slots, self._vocab)
-            self._counts = torch.zeros(size, dtype=torch.int32, device=self._device)
+        if self._ids is None:
             size = (self._slots, self._most + 1)
             self._ids = torch.zeros(size, dtype=torch.int64, device=self._device)
-        return self._counts, self._ids
+        return self._counted(), self._ids
 
     def before(self, slots: Tensor, host_slots: np.ndarray, ahead: Tensor) -> tuple[Tensor, Tensor]:
         """Ids and times in the output, `[rows, seen]`, of everything before each row's draw.
