@@ -36,7 +36,12 @@ class Operations:
     rms_norm = staticmethod(norm.rms_norm)
     rotate_ = staticmethod(rotary.rotate_)
 
+    embed = staticmethod(hyper_connections.embed)
+    stack_copies = staticmethod(hyper_connections.stack_copies)
     open_sublayer = staticmethod(hyper_connections.open_sublayer)
+    expand_and_open = staticmethod(hyper_connections.expand_and_open)
+    close_stack = staticmethod(hyper_connections.close_stack)
+    mean_of_copies = staticmethod(hyper_connections.mean_of_copies)
     contract = staticmethod(hyper_connections.contract)
     expand = staticmethod(hyper_connections.expand)
 
@@ -57,8 +62,9 @@ class Operations:
     route_rows = staticmethod(experts.route_rows)
     mix_experts = staticmethod(experts.mix_experts)
 
-    mask_ngrams = staticmethod(engram.mask_ngrams)
+    collect_ngrams = staticmethod(engram.collect_ngrams)
     hash_rows = staticmethod(engram.hash_rows)
+    recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
 
 

@@ -33,11 +33,14 @@ def widened(*tensors: Tensor) -> list[Tensor]:
     return [t.to(torch.float64) if t.is_floating_point() else t for t in tensors]
 
 
-def assert_rows_independent(run: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]) -> None:
-    """Row 0 of a call with one row equals, bit for bit, row 0 of the call with all rows.
+def assert_rows_independent(
+    run: Callable[[Sequence[Tensor]], Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor], row: int = 0
+) -> None:
+    """A row alone in a call gives, bit for bit, what it gives among the others.
 
-    `inputs` are the tensors whose first dimension is rows.
+    `inputs` are the tensors whose first dimension is rows, and so are all results.
     """
-    whole = run(inputs)
-    alone = run([x[:1].contiguous() for x in inputs])
-    assert torch.equal(whole[:1], alone)
+    whole, alone = run(inputs), run([x[row : row + 1].contiguous() for x in inputs])
+    whole, alone = ((x,) if isinstance(x, Tensor) else x for x in (whole, alone))
+    for among, single in zip(whole, alone, strict=True):
+        assert torch.equal(among[row : row + 1], single)

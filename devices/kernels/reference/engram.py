@@ -12,6 +12,38 @@ NOT_TEXT = -1
 """A token that is not text: before the start of the sequence, or part of an image."""
 
 
+def collect_ngrams(
+    token_ids: Tensor,
+    sequence_rows: Tensor,
+    row_start: Tensor,
+    history: Tensor,
+    image_mask: Tensor | None,
+    token_map: Tensor | None,
+    pad: Tensor,
+    length: int,
+) -> Tensor:
+    """The last `length` tokens of every row, `[rows, length]`: the token itself first, then older ones.
+
+    Rows are flat, grouped by sequence: `sequence_rows` names each row's, `row_start` `[sequences]` the first
+    row of each; what lies before it is in `history` `[sequences, any]`, oldest first, `NOT_TEXT` where
+    there is nothing. `token_map` takes raw ids to the compressed vocabulary; None is the identity. At and
+    beyond the first token that is not text stands `pad`, a scalar.
+    """
+    tokens = token_ids if image_mask is None else token_ids.masked_fill(image_mask, NOT_TEXT)
+    number = torch.arange(token_ids.shape[0], device=tokens.device).unsqueeze(1)
+    distance = torch.arange(length, device=tokens.device)
+    before = number - row_start[sequence_rows].unsqueeze(1) - distance  # negative: in the history
+    in_history = history.shape[1] + before
+    recent = tokens[(number - distance).clamp(min=0)]
+    older = history[sequence_rows.unsqueeze(1), in_history.clamp(0, max(history.shape[1] - 1, 0))]
+    older = older.masked_fill(in_history < 0, NOT_TEXT)
+    ngrams = torch.where(before >= 0, recent, older)
+    if token_map is not None:
+        mapped = token_map[ngrams.clamp(min=0)]
+        ngrams = torch.where(ngrams < 0, ngrams, mapped)
+    return mask_ngrams(ngrams, pad)
+
+
 def mask_ngrams(tokens_rows_distance: Tensor, pad: Tensor) -> Tensor:
     """Tokens at distance 0, 1, ... with `pad` at and beyond the first one that is not text (`NOT_TEXT`)."""
     broken = (tokens_rows_distance < 0).to(torch.int32).cumsum(-1) > 0
@@ -31,6 +63,14 @@ def hash_rows(ngrams_rows_distance: Tensor, multipliers: Tensor, primes: Tensor,
         hashes.append(running)
     by_order = torch.stack(hashes, dim=1).unsqueeze(-1)
     return (by_order % primes + offsets).flatten(1)
+
+
+def recall(
+    ngrams_rows_distance: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, table: Tensor
+) -> Tensor:
+    """The table rows that `hash_rows` names, side by side: `[rows, orders * heads * dim]`."""
+    rows = hash_rows(ngrams_rows_distance, multipliers, primes, offsets)
+    return torch.nn.functional.embedding(rows, table).flatten(1)
 
 
 def apply_memory(

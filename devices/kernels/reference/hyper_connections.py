@@ -13,12 +13,13 @@ three.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .norm import mean_square_rsqrt, rms_norm
+from .norm import mean_square_rsqrt, rms_norm, wide_dtype
 
 
 class SumMatrices(NamedTuple):
@@ -122,3 +123,86 @@ def expand(
     written = post_rows_copies.unsqueeze(-1) * output_rows_dim.to(wide).unsqueeze(1)
     streams = written.baddbmm_(comb.transpose(1, 2), streams_rows_copies_dim.to(wide))
     return streams.to(streams_rows_copies_dim.dtype)
+
+
+def expand_and_open(
+    output_rows_dim: Tensor,
+    streams_rows_copies_dim: Tensor,
+    post_rows_copies: Tensor,
+    comb: Tensor,
+    carried_pre_rows_copies: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale_per_coefficient: Tensor,
+    norm_weight: Tensor,
+    sums: SumMatrices,
+    *,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """From one sublayer's output to the next one's input: `expand`, then `open_sublayer` of the new streams.
+
+    Returns the new streams, then what `open_sublayer` returns. `post` and `comb` are the first sublayer's,
+    the carried `pre` is what it computed, everything after is the second one's.
+    """
+    streams = expand(output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb)
+    opened = open_sublayer(
+        streams,
+        carried_pre_rows_copies,
+        mix_weight,
+        base,
+        scale_per_coefficient,
+        norm_weight,
+        sums,
+        iterations=iterations,
+        hc_eps=hc_eps,
+        norm_eps=norm_eps,
+    )
+    return streams, *opened
+
+
+def close_stack(
+    output_rows_dim: Tensor,
+    streams_rows_copies_dim: Tensor,
+    post_rows_copies: Tensor,
+    comb: Tensor,
+    carried_pre_rows_copies: Tensor,
+    norm_weight: Tensor,
+    *,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor]:
+    """From the last sublayer's output to the head: `expand`, `contract` and the final norm.
+
+    Returns the hidden rows before the norm and after it, both `[rows, dim]`.
+    """
+    streams = expand(output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb)
+    hidden = contract(streams, carried_pre_rows_copies)
+    return hidden, rms_norm(hidden, norm_weight, norm_eps)
+
+
+def embed(table_vocab_dim: Tensor, token_ids: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+    """Streams at the bottom of a stack, `[rows, copies, dim]`: equal copies of each token's embedding.
+
+    Also the `pre` `[rows, copies]` (wide) with which the first sublayer reads the first of them.
+    """
+    rows = torch.nn.functional.embedding(token_ids, table_vocab_dim)
+    return stack_copies(rows, copies)
+
+
+def stack_copies(embeddings_rows_dim: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+    """What `embed` returns, of rows that are at hand."""
+    streams = embeddings_rows_dim.unsqueeze(1).repeat(1, copies, 1)
+    rows, wide = streams.shape[0], wide_dtype(streams.dtype)
+    pre = torch.zeros(rows, copies, dtype=wide, device=streams.device)
+    pre[:, 0] = 1
+    return streams, pre
+
+
+def mean_of_copies(taps: Sequence[Tensor]) -> Tensor:
+    """The average stream of each tapped `[rows, copies, dim]`, rounded once, side by side (model_spec 3.1).
+
+    Returns `[rows, taps * dim]`.
+    """
+    means = [tap.to(wide_dtype(tap.dtype)).mean(1).to(tap.dtype) for tap in taps]
+    return torch.cat(means, dim=-1)

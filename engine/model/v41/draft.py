@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from stepahead.devices.kernels.operations import Operations
 
 from .caches import Caches
 from .compressed import Selections
 from .config import ModelConfig
-from .layer import Layer, embed
+from .layer import Layer
 from .numerics import Numerics
 from .step import RotaryTables, StepIndex, step_shape
+from .streams import Streams, Written
 from .weights import DraftWeights, ModelWeights
 
 _SUREST = 60.0
@@ -128,13 +128,13 @@ class DraftBlock:
         tokens[:, 0] = newest
         shape = step_shape(self._config, (), self._tables, caches.shape)
         step = self._operations.index_drafts(shape, anchor, state_slot, block)
-        embedded = functional.embedding(tokens.flatten(), self._model_weights.embed)
-        streams = embed(embedded, self._config.hc_mult, self._numerics.wide)
+        embedding, copies = self._model_weights.embed, self._config.hc_mult
+        entering: Streams | Written = Streams(*self._operations.embed(embedding, tokens.flatten(), copies))
         selections = Selections()
         for layer in self._layers:
-            streams = layer.close(layer.open_attention(streams, None), step, caches, selections, None)
-        hidden = streams.contract(self._operations)
-        normed = self._operations.rms_norm(hidden, self._weights.norm, self._config.rms_norm_eps)
+            attention = layer.open(entering, None, step, None)
+            entering = layer.close(attention, step, caches, selections, None)
+        hidden, normed = entering.finish(self._weights.norm, self._config.rms_norm_eps, self._operations)
         logits = self._operations.wide_linear(normed, self._model_weights.head)
         return DraftPass(
             hidden.view(sequences, block, -1),

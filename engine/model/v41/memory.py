@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from stepahead.devices.kernels.operations import Operations
-from stepahead.devices.kernels.reference.engram import NOT_TEXT
 
 from .batch import Batch
 from .config import ModelConfig
@@ -35,20 +33,16 @@ class Ngrams:
 
     def __call__(self, batch: Batch) -> Tensor:
         """`[rows, ngram]`: the token itself first, then older ones; pads beyond the first non-text token."""
-        tokens = batch.token_ids
-        if batch.images is not None:
-            tokens = tokens.masked_fill(batch.images.mask, NOT_TEXT)
-        rows = batch.rows
-        number = torch.arange(rows.count, device=tokens.device).unsqueeze(1)
-        distance = torch.arange(self._length, device=tokens.device)
-        before = number - rows.row_start[rows.sequence].unsqueeze(1) - distance  # negative: in the history
-        in_history = (batch.history.shape[1] + before).clamp(0, max(batch.history.shape[1] - 1, 0))
-        recent = tokens[(number - distance).clamp(min=0)]
-        ngrams = torch.where(before >= 0, recent, batch.history[rows.sequence.unsqueeze(1), in_history])
-        if self._token_map is not None:
-            mapped = self._token_map[ngrams.clamp(min=0)]
-            ngrams = torch.where(ngrams < 0, ngrams, mapped)
-        return self._operations.mask_ngrams(ngrams, self._pad)
+        return self._operations.collect_ngrams(
+            batch.token_ids,
+            batch.rows.sequence,
+            batch.rows.row_start,
+            batch.history,
+            None if batch.images is None else batch.images.mask,
+            self._token_map,
+            self._pad,
+            self._length,
+        )
 
 
 class Memory:
@@ -73,13 +67,13 @@ class Memory:
     def __call__(
         self, streams: Tensor, ngrams: Tensor, image_mask: Tensor | None, probe: Probe | None
     ) -> Tensor:
-        rows = self._operations.hash_rows(ngrams, self._multipliers, self._primes, self._offsets)
+        operations, hashing = self._operations, (self._multipliers, self._primes, self._offsets)
         if probe is not None:
-            probe("engram_rows", self._layer_id, rows)
-        found = functional.embedding(rows, self._weights.table).flatten(1)
-        key_value = self._operations.linear(self._numerics.matmul_input(found), self._weights.projection)
+            probe("engram_rows", self._layer_id, operations.hash_rows(ngrams, *hashing))
+        found = operations.recall(ngrams, *hashing, self._weights.table)
+        key_value = operations.linear(self._numerics.matmul_input(found), self._weights.projection)
         key_value = key_value.view(-1, self._config.hc_mult + 1, self._config.hidden_size)
         text_rows = None if image_mask is None else ~image_mask
-        return self._operations.apply_memory(
+        return operations.apply_memory(
             streams, key_value, self._weights.query_key, text_rows, self._config.rms_norm_eps
         )

@@ -27,12 +27,13 @@ from .compressed import Selections
 from .config import ModelConfig
 from .draft import DraftBlock, DraftPass
 from .engram_tables import engram_tables
-from .layer import Layer, Streams, embed
+from .layer import Layer
 from .memory import Ngrams
 from .numerics import Numerics
 from .roles import layer_roles
 from .rows import BLOCK_TOKENS
 from .step import Probe, StepIndex, StepIndexer, rotary_tables
+from .streams import Streams, Written
 from .weights import ModelWeights
 
 POSITIONS_PAST_LIMIT = 2 * BLOCK_TOKENS
@@ -115,17 +116,18 @@ class Model:
         indexer = StepIndexer(self.config, self._roles, self._tables, caches.shape, self.operations)
         step = indexer.producers(batch)
         consumer_step = indexer.consumers(batch, step)
-        streams, features = self._trunk(batch, step, consumer_step, caches, probe)
+        last, features = self._trunk(batch, step, consumer_step, caches, probe)
         if self._draft is not None and drafting:
-            main = torch.cat(features, dim=-1)
+            main = self.operations.mean_of_copies(features)
             if probe is not None:
                 probe("main_hidden", -1, main)
             self._draft.store_main_keys(main, consumer_step, caches)
-        hidden = streams.contract(self.operations)
+        hidden, normed = last.finish(self.weights.norm, self.config.rms_norm_eps, self.operations)
         scored = None if batch.scored_rows is None else hidden[batch.scored_rows]
         if batch.logit_rows is not None:
-            hidden = hidden[batch.logit_rows]
-        return ForwardOutput(self.logits(hidden), hidden, scored)
+            hidden, normed = hidden[batch.logit_rows], normed[batch.logit_rows]
+        logits = self.operations.wide_linear(normed, self.weights.head)
+        return ForwardOutput(logits, hidden, scored)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head over hidden rows `[rows, dim]`: `[rows, vocab]`, wide."""
@@ -134,14 +136,14 @@ class Model:
 
     def _trunk(
         self, batch: Batch, step: StepIndex, consumer_step: StepIndex, caches: Caches, probe: Probe | None
-    ) -> tuple[Streams, list[Tensor]]:
-        streams = embed(self._embed(batch), self.config.hc_mult, self.numerics.wide)
+    ) -> tuple[Streams | Written, list[Tensor]]:
+        """The streams above the last layer, and those that the draft block's features are made of."""
+        entering: Streams | Written = self._embed(batch)
         ngrams = self._ngrams(batch) if self._ngrams is not None else None
         selections = Selections()
         features: list[Tensor] = []
         for layer in self._layers:
-            streams = layer.remember(streams, ngrams, step, probe)
-            attention = layer.open_attention(streams, probe)
+            attention = layer.open(entering, ngrams, step, probe)
             layer.attention.store_entries(attention.inputs, step, caches)
             if layer.role.layer_id == self._boundary:
                 step = consumer_step
@@ -149,15 +151,17 @@ class Model:
                     attention = attention.select(batch.retained.index)
                     features = [feature[batch.retained.index] for feature in features]
             if layer.role.feeds_draft:
-                features.append(_mean_of_copies(attention.streams, self.numerics))
-            streams = layer.close(attention, step, caches, selections, probe)
-        return streams, features
+                features.append(attention.streams)
+            entering = layer.close(attention, step, caches, selections, probe)
+        return entering, features
 
-    def _embed(self, batch: Batch) -> Tensor:
-        rows = functional.embedding(batch.token_ids, self.weights.embed)
+    def _embed(self, batch: Batch) -> Streams:
+        copies = self.config.hc_mult
         if batch.images is None:
-            return rows
-        return torch.where(batch.images.mask.unsqueeze(1), batch.images.embeddings.to(rows.dtype), rows)
+            return Streams(*self.operations.embed(self.weights.embed, batch.token_ids, copies))
+        text = functional.embedding(batch.token_ids, self.weights.embed)
+        mask, images = batch.images.mask.unsqueeze(1), batch.images.embeddings.to(text.dtype)
+        return Streams(*self.operations.stack_copies(torch.where(mask, images, text), copies))
 
     @torch.inference_mode()
     def draft(self, newest: Tensor, anchor: Tensor, state_slot: Tensor, caches: Caches) -> DraftPass:
@@ -169,7 +173,3 @@ class Model:
                 f"{newest.shape[0]} draft blocks; the caches take {caches.shape.max_rows} rows"
             )
         return self._draft.run(newest, anchor, state_slot, caches)
-
-
-def _mean_of_copies(streams: Tensor, numerics: Numerics) -> Tensor:
-    return streams.to(numerics.wide).mean(1).to(numerics.dtype)

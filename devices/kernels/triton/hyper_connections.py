@@ -1,0 +1,344 @@
+"""Hyper-connections in one launch a sublayer, or two where a row is wide (model_spec 2.2).
+
+Between two sublayers lie: mixing the first one's output into the streams (`expand`), the products of the new
+streams with the mix weights, sigmoids and Sinkhorn iterations, the contraction to the second one's input and
+its norm. The reference takes some fifty launches for it. Here a program takes a tile of rows and a slab of
+columns of all streams: it writes the new streams and, while they are in registers, multiplies and contracts
+them. Where a slab can hold the whole width, the same program finishes; else partial sums go through memory
+and a second launch finishes, in a fixed order, so that repeated runs agree bit for bit.
+
+Rejected: a last program that finishes what others began (a counter in memory and an order that varies), and a
+tile height that follows the number of rows: one shape for all is what makes a row's result the same, bit for
+bit, whatever shares its step.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..reference import hyper_connections as reference
+from ..reference.hyper_connections import SumMatrices
+from .mixing import add_product, coefficients, store_coefficients
+
+ROWS = 16
+"""The height of a tile: the smallest the matrix units take."""
+
+WHOLE_WIDTH = 512
+"""Widest row that one program finishes alone."""
+
+WHOLE_SLAB, WHOLE_WARPS = 64, 4
+"""Columns that one program takes at a time."""
+
+SLAB = 64
+"""Columns of a slab where a row is split."""
+
+
+@triton.jit
+def _slab(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    row,
+    rows,
+    column,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    EXPANDS: tl.constexpr,
+):
+    """New streams of a tile, and of it: raw products `[rows, PADDED]`, sums of squares, contracted input."""
+    here = row < rows
+    inside = here[:, None] & (column < DIM)[None, :]
+    number = row.to(tl.int64)
+    cell = number[:, None] * (COPIES * DIM) + column[None, :]
+    coefficient = tl.arange(0, PADDED)
+    real = (coefficient < (2 + COPIES) * COPIES)[:, None] & (column < DIM)[None, :]
+    raw = tl.zeros((row.shape[0], PADDED), tl.float32)
+    squares = tl.zeros((row.shape[0],), tl.float32)
+    read = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    if EXPANDS:
+        written = tl.load(output_pointer + number[:, None] * DIM + column[None, :], mask=inside, other=0.0)
+    # A loop at run time: unrolled, the weights of all copies are fetched at once and the registers run out.
+    for copy in range(COPIES):
+        at = weight_pointer + coefficient[:, None] * (COPIES * DIM) + copy * DIM + column[None, :]
+        weight = tl.load(at, mask=real, other=0.0)
+        if EXPANDS:
+            factor = tl.load(post_pointer + number * COPIES + copy, mask=here, other=0.0)
+            mixed = factor[:, None] * written.to(tl.float32)
+            for source in tl.static_range(COPIES):
+                share = tl.load(
+                    comb_pointer + (number * COPIES + source) * COPIES + copy, mask=here, other=0.0
+                )
+                stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0)
+                mixed += share[:, None] * stream.to(tl.float32)
+            value = mixed.to(new_pointer.dtype.element_ty)
+            tl.store(new_pointer + cell + copy * DIM, value, mask=inside)
+        else:
+            value = tl.load(streams_pointer + cell + copy * DIM, mask=inside, other=0.0)
+        raw = add_product(raw, value, weight)
+        wide = value.to(tl.float32)
+        squares += tl.sum(wide * wide, axis=1)
+        pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
+        read += pre[:, None] * wide
+    return raw, squares, read.to(streams_pointer.dtype.element_ty)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _open_whole(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    pre_out_pointer,
+    post_out_pointer,
+    comb_out_pointer,
+    rows,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = (row < rows)[:, None]
+    start = row.to(tl.int64)[:, None] * DIM
+    raw = tl.zeros((ROWS, GROUPS * COPIES), tl.float32)
+    squares = tl.zeros((ROWS,), tl.float32)
+    read_squares = tl.zeros((ROWS,), tl.float32)
+    for first in range(0, DIM, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        slab_raw, slab_squares, read = _slab(
+            streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer,
+            weight_pointer, row, rows, column, DIM, COPIES, GROUPS * COPIES, EXPANDS,
+        )  # fmt: skip
+        raw += slab_raw
+        squares += slab_squares
+        wide = read.to(tl.float32)
+        read_squares += tl.sum(wide * wide, axis=1)
+        tl.store(normed_pointer + start + column[None, :], read, mask=here & (column < DIM)[None, :])
+    inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps)
+    values = coefficients(raw, inverse_rms, base_pointer, scale_pointer, hc_eps, COPIES, GROUPS, ITERATIONS)
+    store_coefficients(values, row, rows, pre_out_pointer, post_out_pointer, comb_out_pointer, COPIES, GROUPS)
+    inverse = tl.rsqrt(read_squares / DIM + norm_eps)
+    tl.debug_barrier()  # what follows reads what other threads of this program have written
+    for first in range(0, DIM, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        inside = here & (column < DIM)[None, :]
+        read = tl.load(normed_pointer + start + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
+        normed = read * inverse[:, None] * norm[None, :]
+        tl.store(
+            normed_pointer + start + column[None, :], normed.to(normed_pointer.dtype.element_ty), mask=inside
+        )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _open_slab(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    rows,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The first of two launches: partial sums `[rows, SLABS, PADDED]`, the contracted input before norm."""
+    slab = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = slab * COLUMNS + tl.arange(0, COLUMNS)
+    raw, squares, read = _slab(
+        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+        row, rows, column, DIM, COPIES, PADDED, EXPANDS,
+    )  # fmt: skip
+    here = row < rows
+    part = row.to(tl.int64) * SLABS + slab
+    tl.store(
+        partial_pointer + part[:, None] * PADDED + tl.arange(0, PADDED)[None, :], raw, mask=here[:, None]
+    )
+    tl.store(squares_pointer + part, squares, mask=here)
+    place = row.to(tl.int64)[:, None] * DIM + column[None, :]
+    tl.store(read_pointer + place, read, mask=here[:, None] & (column < DIM)[None, :])
+
+
+@triton.jit
+def _finish(
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    pre_out_pointer,
+    post_out_pointer,
+    comb_out_pointer,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SLABS: tl.constexpr,
+    SLABS_PADDED: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The second launch, a program a row."""
+    number = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    wide = tl.load(read_pointer + number * DIM + column, mask=column < DIM, other=0.0).to(tl.float32)
+    norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
+    slab = tl.arange(0, SLABS_PADDED)
+    part = number * SLABS + slab
+    place = part[:, None] * (GROUPS * COPIES) + tl.arange(0, GROUPS * COPIES)[None, :]
+    raw = tl.sum(tl.load(partial_pointer + place, mask=(slab < SLABS)[:, None], other=0.0), axis=0)
+    squares = tl.sum(tl.load(squares_pointer + part, mask=slab < SLABS, other=0.0), axis=0)
+    inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
+    values = coefficients(
+        raw[None, :], inverse_rms, base_pointer, scale_pointer, hc_eps, COPIES, GROUPS, ITERATIONS
+    )
+    row = number + tl.zeros((1,), tl.int64)
+    store_coefficients(
+        values, row, number + 1, pre_out_pointer, post_out_pointer, comb_out_pointer, COPIES, GROUPS
+    )
+    inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
+    normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
+    tl.store(normed_pointer + number * DIM + column, normed, mask=column < DIM)
+
+
+def expand_and_open(
+    output_rows_dim: Tensor,
+    streams_rows_copies_dim: Tensor,
+    post_rows_copies: Tensor,
+    comb: Tensor,
+    carried_pre_rows_copies: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale_per_coefficient: Tensor,
+    norm_weight: Tensor,
+    sums: SumMatrices,
+    *,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """See the twin: new streams, then what `open_sublayer` returns for them."""
+    if not _takes(streams_rows_copies_dim, mix_weight):
+        return reference.expand_and_open(
+            output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb, carried_pre_rows_copies,
+            mix_weight, base, scale_per_coefficient, norm_weight, sums,
+            iterations=iterations, hc_eps=hc_eps, norm_eps=norm_eps,
+        )  # fmt: skip
+    new = torch.empty_like(streams_rows_copies_dim)
+    opened = _open(
+        (output_rows_dim, post_rows_copies, comb, new),
+        streams_rows_copies_dim, carried_pre_rows_copies, mix_weight, base, scale_per_coefficient,
+        norm_weight, iterations, hc_eps, norm_eps,
+    )  # fmt: skip
+    return new, *opened
+
+
+def open_sublayer(
+    streams_rows_copies_dim: Tensor,
+    carried_pre_rows_copies: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale_per_coefficient: Tensor,
+    norm_weight: Tensor,
+    sums: SumMatrices,
+    *,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See the twin."""
+    if not _takes(streams_rows_copies_dim, mix_weight):
+        return reference.open_sublayer(
+            streams_rows_copies_dim, carried_pre_rows_copies, mix_weight, base, scale_per_coefficient,
+            norm_weight, sums, iterations=iterations, hc_eps=hc_eps, norm_eps=norm_eps,
+        )  # fmt: skip
+    return _open(
+        None, streams_rows_copies_dim, carried_pre_rows_copies, mix_weight, base, scale_per_coefficient,
+        norm_weight, iterations, hc_eps, norm_eps,
+    )  # fmt: skip
+
+
+def _takes(streams: Tensor, mix_weight: Tensor) -> bool:
+    """Tiles have sides that are powers of two, and sums are float32."""
+    copies = streams.shape[1]
+    return mix_weight.dtype == torch.float32 and copies & (copies - 1) == 0
+
+
+def _open(
+    expanding: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    streams: Tensor,
+    carried_pre: Tensor,
+    mix_weight: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    norm_weight: Tensor,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`expanding` is (output, post, comb, new streams), or None where the streams are final already."""
+    rows, copies, dim = streams.shape
+    groups = triton.next_power_of_2(2 + copies)
+    normed = streams.new_empty(rows, dim)
+    pre, post = (mix_weight.new_empty(rows, copies) for _ in range(2))
+    comb = mix_weight.new_empty(rows, copies, copies)
+    if rows == 0:
+        return normed, pre, post, comb
+    # Without an output to mix in, those pointers are never followed; any tensor stands in for them.
+    old = expanding or (streams, carried_pre, carried_pre, streams)
+    inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), mix_weight]
+    finish = (base, scale, norm_weight, normed, pre, post, comb)
+    fixed = {"DIM": dim, "COPIES": copies, "EXPANDS": expanding is not None, "ROWS": ROWS}
+    height = triton.cdiv(rows, ROWS)
+    if dim <= WHOLE_WIDTH:
+        _open_whole[(height,)](
+            *inputs, *finish, rows, hc_eps, norm_eps, **fixed, GROUPS=groups, ITERATIONS=iterations,
+            COLUMNS=min(WHOLE_SLAB, max(16, triton.next_power_of_2(dim))), num_warps=WHOLE_WARPS,
+        )  # fmt: skip
+        return normed, pre, post, comb
+    slabs, padded = triton.cdiv(dim, SLAB), groups * copies
+    partial = mix_weight.new_empty(rows, slabs, padded)
+    squares = mix_weight.new_empty(rows, slabs)
+    read = torch.empty_like(normed)
+    _open_slab[(slabs, height)](
+        *inputs, partial, squares, read, rows, **fixed, PADDED=padded, SLABS=slabs, COLUMNS=SLAB, num_warps=4
+    )
+    _finish[(rows,)](
+        partial, squares, read, *finish, hc_eps, norm_eps, DIM=dim, COPIES=copies, GROUPS=groups, SLABS=slabs,
+        SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations,
+        COLUMNS=triton.next_power_of_2(dim), num_warps=8,
+    )  # fmt: skip
+    return normed, pre, post, comb

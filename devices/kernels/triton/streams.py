@@ -1,0 +1,219 @@
+"""The simpler passes over residual streams: filling them, mixing into them, reading the last mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..reference import hyper_connections as reference
+
+COLUMNS = 1024
+"""Columns a program takes at a time."""
+
+
+@triton.jit
+def _embed(
+    table_pointer,
+    token_pointer,
+    streams_pointer,
+    pre_pointer,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    COPIES_PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(token_pointer + row)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < DIM
+    value = tl.load(table_pointer + token * DIM + column, mask=inside)
+    for copy in tl.static_range(COPIES):
+        tl.store(streams_pointer + (row * COPIES + copy) * DIM + column, value, mask=inside)
+    copies = tl.arange(0, COPIES_PADDED)
+    first = (copies == 0).to(pre_pointer.dtype.element_ty)
+    tl.store(pre_pointer + row * COPIES + copies, first, mask=(copies < COPIES) & (tl.program_id(1) == 0))
+
+
+def embed(table_vocab_dim: Tensor, token_ids: Tensor, copies: int) -> tuple[Tensor, Tensor]:
+    """See the twin."""
+    rows, dim = token_ids.shape[0], table_vocab_dim.shape[1]
+    streams = table_vocab_dim.new_empty(rows, copies, dim)
+    pre = table_vocab_dim.new_empty(rows, copies, dtype=torch.float32)
+    if rows:
+        columns = min(COLUMNS, triton.next_power_of_2(dim))
+        _embed[(rows, triton.cdiv(dim, columns))](
+            table_vocab_dim, token_ids, streams, pre, DIM=dim, COPIES=copies,
+            COPIES_PADDED=triton.next_power_of_2(copies), COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
+    return streams, pre
+
+
+@triton.jit
+def _mixed(
+    output_pointer, streams_pointer, post_pointer, comb_pointer, row, copy, column, inside, DIM, COPIES
+):
+    """One new stream of a row, in float32 and not yet rounded."""
+    written = tl.load(output_pointer + row * DIM + column, mask=inside, other=0.0).to(tl.float32)
+    mixed = tl.load(post_pointer + row * COPIES + copy) * written
+    for source in tl.static_range(COPIES):
+        share = tl.load(comb_pointer + (row * COPIES + source) * COPIES + copy)
+        place = (row * COPIES + source) * DIM + column
+        mixed += share * tl.load(streams_pointer + place, mask=inside, other=0.0).to(tl.float32)
+    return mixed
+
+
+@triton.jit
+def _expand(
+    output_pointer,
+    streams_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < DIM
+    for copy in tl.static_range(COPIES):
+        mixed = _mixed(
+            output_pointer,
+            streams_pointer,
+            post_pointer,
+            comb_pointer,
+            row,
+            copy,
+            column,
+            inside,
+            DIM,
+            COPIES,
+        )
+        place = (row * COPIES + copy) * DIM + column
+        tl.store(new_pointer + place, mixed.to(new_pointer.dtype.element_ty), mask=inside)
+
+
+def expand(
+    output_rows_dim: Tensor, streams_rows_copies_dim: Tensor, post_rows_copies: Tensor, comb: Tensor
+) -> Tensor:
+    """See the twin."""
+    if comb.dtype != torch.float32:
+        return reference.expand(output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb)
+    rows, copies, dim = streams_rows_copies_dim.shape
+    new = torch.empty_like(streams_rows_copies_dim)
+    if rows:
+        columns = min(COLUMNS, triton.next_power_of_2(dim))
+        _expand[(rows, triton.cdiv(dim, columns))](
+            output_rows_dim.contiguous(), streams_rows_copies_dim.contiguous(), post_rows_copies.contiguous(),
+            comb.contiguous(), new, DIM=dim, COPIES=copies, COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
+    return new
+
+
+@triton.jit
+def _close_stack(
+    output_pointer,
+    streams_pointer,
+    post_pointer,
+    comb_pointer,
+    pre_pointer,
+    norm_pointer,
+    hidden_pointer,
+    normed_pointer,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A program a row: the streams of the last sublayer are never written, only their contraction."""
+    row = tl.program_id(0).to(tl.int64)
+    narrow = hidden_pointer.dtype.element_ty
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    for start in tl.static_range(0, DIM, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < DIM
+        hidden = tl.zeros((COLUMNS,), tl.float32)
+        for copy in tl.static_range(COPIES):
+            mixed = _mixed(
+                output_pointer, streams_pointer, post_pointer, comb_pointer,
+                row, copy, column, inside, DIM, COPIES,
+            )  # fmt: skip
+            hidden += tl.load(pre_pointer + row * COPIES + copy) * mixed.to(narrow).to(tl.float32)
+        rounded = hidden.to(narrow)
+        tl.store(hidden_pointer + row * DIM + column, rounded, mask=inside)
+        squares += rounded.to(tl.float32) * rounded.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(squares, axis=0) / DIM + norm_eps)
+    tl.debug_barrier()  # a thread may now read what another of this program wrote
+    for start in tl.static_range(0, DIM, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < DIM
+        wide = tl.load(hidden_pointer + row * DIM + column, mask=inside, other=0.0).to(tl.float32)
+        norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(normed_pointer + row * DIM + column, (wide * inverse * norm).to(narrow), mask=inside)
+
+
+def close_stack(
+    output_rows_dim: Tensor,
+    streams_rows_copies_dim: Tensor,
+    post_rows_copies: Tensor,
+    comb: Tensor,
+    carried_pre_rows_copies: Tensor,
+    norm_weight: Tensor,
+    *,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor]:
+    """See the twin."""
+    if comb.dtype != torch.float32:
+        return reference.close_stack(
+            output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb, carried_pre_rows_copies,
+            norm_weight, norm_eps=norm_eps,
+        )  # fmt: skip
+    rows, copies, dim = streams_rows_copies_dim.shape
+    hidden, normed = (streams_rows_copies_dim.new_empty(rows, dim) for _ in range(2))
+    if rows:
+        _close_stack[(rows,)](
+            output_rows_dim.contiguous(), streams_rows_copies_dim.contiguous(), post_rows_copies.contiguous(),
+            comb.contiguous(), carried_pre_rows_copies.contiguous(), norm_weight, hidden, normed, norm_eps,
+            DIM=dim, COPIES=copies, COLUMNS=min(COLUMNS, triton.next_power_of_2(dim)), num_warps=4,
+        )  # fmt: skip
+    return hidden, normed
+
+
+@triton.jit
+def _mean_of_copies(
+    streams_pointers,
+    mean_pointer,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    TAPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < DIM
+    for tap in tl.static_range(TAPS):
+        total = tl.zeros((COLUMNS,), tl.float32)
+        for copy in tl.static_range(COPIES):
+            place = (row * COPIES + copy) * DIM + column
+            total += tl.load(streams_pointers[tap] + place, mask=inside, other=0.0).to(tl.float32)
+        mean = (total / COPIES).to(mean_pointer.dtype.element_ty)
+        tl.store(mean_pointer + (row * TAPS + tap) * DIM + column, mean, mask=inside)
+
+
+def mean_of_copies(taps: Sequence[Tensor]) -> Tensor:
+    """See the twin."""
+    rows, copies, dim = taps[0].shape
+    if taps[0].dtype == torch.float64:
+        return reference.mean_of_copies(taps)
+    mean = taps[0].new_empty(rows, len(taps) * dim)
+    if rows:
+        columns = min(COLUMNS, triton.next_power_of_2(dim))
+        _mean_of_copies[(rows, triton.cdiv(dim, columns))](
+            tuple(tap.contiguous() for tap in taps), mean, DIM=dim, COPIES=copies, TAPS=len(taps),
+            COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
+    return mean

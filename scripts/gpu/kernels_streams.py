@@ -1,0 +1,279 @@
+"""Hyper-connections, norms, embedding and the Engram memory on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from measuring import DEVICE, Row, measured, moved, relative_error
+from torch import Tensor
+
+from stepahead.devices.kernels.operations import REFERENCE, Operations
+from stepahead.devices.kernels.reference import hyper_connections as reference
+from stepahead.devices.kernels.triton.operations import TRITON
+
+COPIES = 4
+LIMITS = {torch.float32: 1e-5, torch.bfloat16: 6e-3}
+
+
+class Width(NamedTuple):
+    """Sizes of one model."""
+
+    dim: int
+    iterations: int
+    vocab: int
+    memory_dim: int
+    memory_heads: int
+
+
+BUILT_IN = Width(256, 8, 4096, 32, 4)
+FULL = Width(5120, 20, 129280, 256, 8)
+
+
+class Sublayer:
+    """Random inputs of hyper-connections."""
+
+    def __init__(self, rows: int, width: Width, dtype: torch.dtype) -> None:
+        dim, count = width.dim, (2 + COPIES) * COPIES
+        self.output = torch.randn(rows, dim, device=DEVICE).to(dtype)
+        self.streams = torch.randn(rows, COPIES, dim, device=DEVICE).to(dtype)
+        self.post = torch.rand(rows, COPIES, device=DEVICE) * 2
+        self.comb = torch.randn(rows, COPIES, COPIES, device=DEVICE).softmax(1)
+        self.pre = torch.rand(rows, COPIES, device=DEVICE)
+        self.mix = torch.randn(count, COPIES * dim, device=DEVICE) * (COPIES * dim) ** -0.5
+        self.base, self.scale = (torch.randn(count, device=DEVICE) for _ in range(2))
+        self.norm = 1 + torch.randn(dim, device=DEVICE) * 0.1
+        self.sums = reference.sum_matrices(COPIES, torch.float32, DEVICE)
+        self.constants = {"iterations": width.iterations, "hc_eps": 1e-6, "norm_eps": 1e-20}
+
+    def expand_and_open(self, operations: Operations = TRITON) -> tuple[Tensor, ...]:
+        return operations.expand_and_open(
+            self.output,
+            self.streams,
+            self.post,
+            self.comb,
+            self.pre,
+            self.mix,
+            self.base,
+            self.scale,
+            self.norm,
+            self.sums,
+            **self.constants,
+        )
+
+    def open(self, operations: Operations = TRITON) -> tuple[Tensor, ...]:
+        return operations.open_sublayer(
+            self.streams, self.pre, self.mix, self.base, self.scale, self.norm, self.sums, **self.constants
+        )
+
+    def close(self, operations: Operations = TRITON) -> tuple[Tensor, ...]:
+        return operations.close_stack(
+            self.output, self.streams, self.post, self.comb, self.pre, self.norm, norm_eps=1e-20
+        )
+
+    def expected(self) -> tuple[Tensor, ...]:
+        """`expand_and_open` in float64, with the kernel's roundings between its parts."""
+        dtype = self.streams.dtype
+        wide = [x.double() for x in (self.output, self.streams, self.post, self.comb)]
+        new = reference.expand(*wide).to(dtype).double()
+        read = reference.contract(new, self.pre.double()).to(dtype).double()
+        sums = reference.sum_matrices(COPIES, torch.float64, DEVICE)
+        fixed = [x.double() for x in (self.mix, self.base, self.scale, self.norm)]
+        _, *rest = reference.open_sublayer(new, self.pre.double(), *fixed, sums, **self.constants)
+        return new, reference.rms_norm(read, fixed[-1], 1e-20), *rest
+
+
+def worst(outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    errors = [relative_error(out, ref) for out, ref in zip(outputs, expected, strict=True)]
+    return max(errors) if all(e == e for e in errors) else float("nan")
+
+
+def hyper_connections(rows: int, width: Width, dtype: torch.dtype, small: bool) -> list[Row]:
+    sets = [Sublayer(rows, width, dtype) for _ in range(1 if rows * width.dim > 1 << 20 or small else 4)]
+    one = sets[0]
+    expected = one.expected()
+    out = one.expand_and_open()
+    flops = 2 * rows * one.mix.numel()
+    shape = f"{rows} x {COPIES} x {width.dim}"
+    fixed = moved(one.mix, one.pre, one.post, one.comb) + moved(*out[2:])
+    arguments = {"dtype": dtype, "small": small}
+    table = [
+        measured(
+            "expand_and_open",
+            shape,
+            worst(out, expected),
+            LIMITS[dtype],
+            [s.expand_and_open for s in sets],
+            moved_bytes=fixed + moved(one.output, one.streams, *out[:2]),
+            flops=flops,
+            twin=lambda: one.expand_and_open(REFERENCE),
+            **arguments,
+        )
+    ]
+    one.streams = expected[0].to(dtype)
+    table.append(
+        measured(
+            "open_sublayer",
+            shape,
+            worst(one.open(), expected[1:]),
+            LIMITS[dtype],
+            [s.open for s in sets],
+            moved_bytes=fixed + moved(one.streams, out[1]),
+            flops=flops,
+            twin=lambda: one.open(REFERENCE),
+            **arguments,
+        )
+    )
+    wide = [x.double() for x in (one.output, one.streams, one.post, one.comb, one.pre, one.norm)]
+    hidden, normed = one.close()
+    error = relative_error(hidden, reference.close_stack(*wide, norm_eps=1e-20)[0])
+    error = max(error, relative_error(normed, reference.rms_norm(hidden.double(), wide[-1], 1e-20)))
+    table.append(
+        measured(
+            "close_stack",
+            shape,
+            error,
+            2 * LIMITS[dtype],
+            [s.close for s in sets],
+            moved_bytes=moved(one.output, one.streams, hidden, normed),
+            twin=lambda: one.close(REFERENCE),
+            **arguments,
+        )
+    )
+    table.append(_independence(one, shape, dtype))
+    return table
+
+
+def _independence(one: Sublayer, shape: str, dtype: torch.dtype) -> Row:
+    """Rows alone, rows together, and the same rows again: equal bit for bit. The error is 0 or 1."""
+    whole, again = one.expand_and_open(), one.expand_and_open()
+    last = slice(one.streams.shape[0] - 1, None)
+    for name in ("output", "streams", "post", "comb", "pre"):
+        setattr(one, name, getattr(one, name)[last].contiguous())
+    alone = one.expand_and_open()
+    equal = all(
+        torch.equal(a, b) and torch.equal(a[last], c) for a, b, c in zip(whole, again, alone, strict=True)
+    )
+    return Row("  the same bits alone", shape, dtype, 0.0 if equal else 1.0, 0.0, 0.0, 0.0)
+
+
+def norms(rows: int, dim: int, dtype: torch.dtype, small: bool) -> Row:
+    xs = [torch.randn(rows, dim, device=DEVICE).to(dtype) for _ in range(4)]
+    weight = torch.randn(dim, device=DEVICE)
+    out = TRITON.rms_norm(xs[0], weight, 1e-20)
+    expected = reference.rms_norm(xs[0].double(), weight.double(), 1e-20)
+    return measured(
+        "rms_norm",
+        f"{rows} x {dim}",
+        relative_error(out, expected),
+        LIMITS[dtype],
+        [_call(TRITON.rms_norm, x, weight, 1e-20) for x in xs],
+        dtype=dtype,
+        moved_bytes=2 * moved(out),
+        twin=_call(REFERENCE.rms_norm, xs[0], weight, 1e-20),
+        small=small,
+    )
+
+
+def memory(rows: int, width: Width, dtype: torch.dtype, small: bool) -> list[Row]:
+    places, dim = 3 * width.memory_heads, width.memory_dim
+    size = 1009 if small else 400_009
+    primes = torch.full((3, width.memory_heads), size, device=DEVICE)
+    offsets = (torch.arange(places, device=DEVICE) * size).view_as(primes)
+    table = torch.randn(places * size, dim, device=DEVICE).to(dtype)
+    multipliers = torch.tensor([76632096046245, 4839876093313, 35959672319349, 73987337458391], device=DEVICE)
+    ngrams = [torch.randint(0, 99092, (rows, 4), device=DEVICE) for _ in range(4)]
+    hashing = (multipliers, primes, offsets, table)
+    found = TRITON.recall(ngrams[0], *hashing)
+    wrong = 0.0 if torch.equal(found, REFERENCE.recall(ngrams[0], *hashing)) else 1.0
+    table_rows = [
+        measured(
+            "recall",
+            f"{rows} x {places} x {dim}",
+            wrong,
+            0.0,
+            [_call(TRITON.recall, n, *hashing) for n in ngrams],
+            dtype=dtype,
+            moved_bytes=2 * moved(found),
+            twin=_call(REFERENCE.recall, ngrams[0], *hashing),
+            small=small,
+        )
+    ]
+    streams = torch.randn(rows, COPIES, width.dim, device=DEVICE).to(dtype)
+    key_value = torch.randn(rows, COPIES + 1, width.dim, device=DEVICE).to(dtype)
+    weight = torch.randn(COPIES, width.dim, device=DEVICE)
+    arguments = (streams, key_value, weight, None, 1e-20)
+    expected = REFERENCE.apply_memory(streams.double(), key_value.double(), weight.double(), None, 1e-20)
+    table_rows.append(
+        measured(
+            "apply_memory",
+            f"{rows} x {COPIES} x {width.dim}",
+            relative_error(TRITON.apply_memory(*arguments), expected),
+            LIMITS[dtype],
+            [_call(TRITON.apply_memory, *arguments)],
+            dtype=dtype,
+            moved_bytes=2 * moved(streams) + moved(key_value),
+            twin=_call(REFERENCE.apply_memory, *arguments),
+            small=small,
+        )
+    )
+    return table_rows
+
+
+def edges(rows: int, width: Width, dtype: torch.dtype, small: bool) -> list[Row]:
+    """The bottom of a stack and the draft block's features."""
+    table = torch.randn(width.vocab, width.dim, device=DEVICE).to(dtype)
+    tokens = torch.randint(0, width.vocab, (rows,), device=DEVICE)
+    streams, pre = TRITON.embed(table, tokens, COPIES)
+    expected, expected_pre = REFERENCE.embed(table, tokens, COPIES)
+    wrong = 0.0 if torch.equal(streams, expected) and torch.equal(pre, expected_pre) else 1.0
+    shape = f"{rows} x {COPIES} x {width.dim}"
+    taps = [torch.randn_like(streams) for _ in range(3)]
+    mean = TRITON.mean_of_copies(taps)
+    error = relative_error(mean, REFERENCE.mean_of_copies([tap.double() for tap in taps]))
+    return [
+        measured(
+            "embed",
+            shape,
+            wrong,
+            0.0,
+            [_call(TRITON.embed, table, tokens, COPIES)],
+            dtype=dtype,
+            small=small,
+            moved_bytes=moved(streams) * (1 + 1 / COPIES),
+            twin=_call(REFERENCE.embed, table, tokens, COPIES),
+        ),
+        measured(
+            "mean_of_copies",
+            "3 x " + shape,
+            error,
+            LIMITS[dtype],
+            [_call(TRITON.mean_of_copies, taps)],
+            dtype=dtype,
+            small=small,
+            moved_bytes=moved(mean, *taps),
+            twin=_call(REFERENCE.mean_of_copies, taps),
+        ),
+    ]
+
+
+def _call(operation: Callable[..., object], *arguments: object) -> Callable[[], object]:
+    return lambda: operation(*arguments)
+
+
+def run(small: bool) -> list[Row]:
+    torch.manual_seed(1)
+    table: list[Row] = []
+    if small:
+        sizes = [(19, BUILT_IN), (5, FULL)]
+    else:
+        sizes = [(64, BUILT_IN), (320, BUILT_IN), (1, FULL), (64, FULL), (4096, FULL)]
+    for dtype in (torch.bfloat16, torch.float32):
+        for rows, width in sizes:
+            if rows > 1000 and dtype == torch.float32:
+                continue
+            table += hyper_connections(rows, width, dtype, small)
+            table += memory(rows, width, dtype, small) + edges(rows, width, dtype, small)
+            table.append(norms(rows, width.dim, dtype, small))
+    return table
