@@ -11,9 +11,9 @@ log-probabilities runs eagerly behind a captured forward. Rejected: capturing th
 combination, each of which reads lists whose widths change).
 
 Graphs read and write fixed buffers only (`captured_inputs.py`), so what a graph leaves in the shared pool may
-be overwritten by the next. They are keyed by size and, since a step reads as many entries as its table is
-wide, the forward's by columns too; the sampling's by whether anybody draws at random and whether drafts are
-wanted. Captured largest first, so that smaller ones fit into the memory of the largest.
+be overwritten by the next. The forward's are keyed by rows and, since a step reads as many entries as its
+table is wide, by columns; the sampling's by sequences, by whether anybody draws at random and whether drafts
+are wanted. Captured largest first, so that smaller ones fit into the memory of the largest.
 
 Invariant: a step whose layout is its predecessor's object is launched without any copy to the device.
 """
@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -32,9 +33,9 @@ from stepahead.devices.device import Device, Graph
 
 from ..runner import BatchLayout, CaptureReport, RunnerShape, SamplePlan, StepPlan, StepResult
 from .caches import Caches
-from .captured_inputs import DecodeBuffers, decode_batch
+from .captured_inputs import DecodeBuffers, DecodeInput
 from .captured_sampling import PlainSampler
-from .captured_sizes import GraphSize, GraphSizes
+from .captured_sizes import GraphSizes
 from .choosing import ForwardResult
 from .model import Model
 from .results import ResultColumns
@@ -44,8 +45,15 @@ from .slots import SlotState
 from .step_input import LayoutTensors
 
 
-@dataclass(frozen=True)
-class _Variant:
+class CaptureKey(NamedTuple):
+    """Which graphs serve a step."""
+
+    rows: int
+    columns: int
+    sequences: int
+
+
+class _Variant(NamedTuple):
     """What a sampling graph is fixed to besides its size."""
 
     random: bool  # somebody may draw at random
@@ -66,42 +74,41 @@ class CapturedDecode:
     ) -> None:
         self._model, self._shape, self._device = model, shape, device
         self._state, self._tables, self._caches = state, tables, caches
-        reach = shape.draft_tokens + 1
-        self.sizes = GraphSizes(shape.graph_sequences, reach, shape.table_columns, dealt=shape.graphs_dealt)
-        self._columns = ResultColumns(reach, shape.draft_tokens, -1)
+        self._drafts = shape.draft_tokens
+        self._deals = shape.graphs_dealt and self._drafts > 0
+        self.sizes = GraphSizes(shape.graph_sequences, self._drafts + 1, shape.table_columns)
+        self._columns = ResultColumns(self._drafts + 1, self._drafts, -1)
         self._buffers = DecodeBuffers(
-            self.sizes.steps[-1].rows,
-            self.sizes.most_sequences,
+            self.sizes,
             model.config.vocab_size,
             self._columns.width,
             model.numerics.wide,
             model.device,
             device,
         )
+        self._input = DecodeInput(self._buffers, state, tables.most_drafts, self.sizes)
         self._sampler = PlainSampler(model, state, tables, caches)
-        self._forwards: dict[tuple[GraphSize, int], Graph] = {}
-        self._samplings: dict[tuple[GraphSize, _Variant], Graph] = {}
-        self._given: BatchLayout | None = None
+        self._forwards: dict[tuple[int, int], Graph] = {}
+        self._samplings: dict[tuple[int, _Variant], Graph] = {}
+        self._given: tuple[BatchLayout, bool] | None = None
 
     def capture(self) -> CaptureReport:
-        """Captures every size, on the opening thread. Raises the device's out-of-memory error."""
-        began, before = time.perf_counter(), self._device.memory().free
-        for size in reversed(self.sizes.steps):
-            with self._device.placing():
-                self._buffers.give_placeholders(size, self.sizes.reach)
-            for columns in reversed(self.sizes.columns):
-                self._forwards[size, columns] = self._capture(
-                    partial(self._run_forward, size, columns),
-                    f"the forward of {size.rows} rows and {columns} blocks",
-                )
+        """Captures every size, on the opening thread. Raises the device's out-of-memory error.
+
+        Until a layout is given every sequence is a placeholder, so trying sizes out writes to scratch only.
+        """
+        began, before, sizes = time.perf_counter(), self._device.memory().free, self.sizes
+        for rows in reversed(sizes.rows):
+            for columns in reversed(sizes.columns):
+                work, label = partial(self._run_forward, rows, columns), f"{rows} rows and {columns} blocks"
+                self._forwards[rows, columns] = self._capture(work, f"the forward of {label}")
+        for sequences in reversed(sizes.sequences):
             for variant in self._variants():
-                self._samplings[size, variant] = self._capture(
-                    partial(self._run_sampling, size, variant),
-                    f"the sampling of {size.rows} rows",
-                )
+                work, label = partial(self._run_sampling, sequences, variant), f"{sequences} sequences"
+                self._samplings[sequences, variant] = self._capture(work, f"the sampling of {label}")
         return CaptureReport(
             graphs=len(self._forwards) + len(self._samplings),
-            largest_rows=self.sizes.steps[-1].rows,
+            largest_rows=sizes.rows[-1],
             seconds=time.perf_counter() - began,
             device_bytes=max(before - self._device.memory().free, 0),
         )
@@ -110,25 +117,27 @@ class CapturedDecode:
         return self._device.capture(torch.inference_mode()(work), label)
 
     def _variants(self) -> list[_Variant]:
-        drafts = (True, False) if self._shape.draft_tokens else (False,)
+        drafts = (True, False) if self._drafts else (False,)
         return [_Variant(random, drafting) for drafting in drafts for random in (True, False)]
 
     # Launching a step.
 
-    def size_of(self, plan: StepPlan) -> GraphSize | None:
-        """The graph size of a step; None: it runs eagerly. Asks and changes nothing of the device."""
-        layout = plan.layout
-        if layout.decode_count < layout.slots.size or not layout.rows or plan.redeal:
+    def key_of(self, plan: StepPlan) -> CaptureKey | None:
+        """The graphs of a step; None: it runs eagerly. Asks and changes nothing of the device."""
+        layout, sizes = plan.layout, self.sizes
+        if layout.decode_count < layout.slots.size or (plan.redeal and not self._deals):
             return None
-        return self.sizes.choose(layout.slots.size, layout.rows)
+        rows, sequences = sizes.rows_for(layout.rows), sizes.sequences_for(layout.slots.size)
+        if rows is None or sequences is None:
+            return None
+        end = int((plan.first_positions + layout.reach).max())
+        return CaptureKey(rows, sizes.columns_for(-(-end // BLOCK_TOKENS)), sequences)
 
-    def forward(self, plan: StepPlan, size: GraphSize) -> None:
-        if plan.layout is not self._given:
-            self._buffers.give(plan.layout, size, self.sizes.reach)
-            self._given = plan.layout
-        reach = int((plan.first_positions + plan.layout.reach).max())
-        columns = self.sizes.choose_columns(-(-reach // BLOCK_TOKENS))
-        self._forwards[size, columns].replay()
+    def forward(self, plan: StepPlan, key: CaptureKey) -> None:
+        if self._given is None or self._given[0] is not plan.layout or self._given[1] != plan.redeal:
+            self._buffers.give(plan.layout, plan.redeal)
+            self._given = plan.layout, plan.redeal
+        self._forwards[key.rows, key.columns].replay()
 
     def samples(self, plan: SamplePlan, layout: BatchLayout) -> bool:
         """Whether the step's sampling is plain. Asked after the plan's updates were applied."""
@@ -136,10 +145,10 @@ class CapturedDecode:
             return False
         return not (self._tables.work[layout.slots] & ~(RANDOM | PROCESSED)).any()
 
-    def sample(self, plan: StepPlan, size: GraphSize) -> None:
+    def sample(self, plan: StepPlan, key: CaptureKey) -> None:
         random = bool((self._tables.work[plan.layout.slots] & RANDOM).any())
-        drafts = plan.drafts and self._shape.draft_tokens > 0
-        self._samplings[size, _Variant(random, drafts)].replay()
+        variant = _Variant(random, plan.drafts and self._drafts > 0)
+        self._samplings[key.sequences, variant].replay()
         self._buffers.take_results(plan.layout.slots.size)
 
     def collect(self, plan: StepPlan) -> StepResult:
@@ -150,29 +159,28 @@ class CapturedDecode:
     def forwarded(self, placed: LayoutTensors) -> ForwardResult:
         """What an eager sampling behind a captured forward needs. Real rows come first."""
         layout, buffers = placed.layout, self._buffers
-        no_tail = buffers.first.new_empty(0, self._state.history.shape[1])
+        count = layout.slots.size
         return ForwardResult(
-            placed, buffers.logits[: layout.rows], buffers.first[: layout.slots.size], no_tail
+            placed=replace(placed, lengths=buffers.verified[:count]),
+            logits=buffers.logits[: layout.rows],
+            first=buffers.first[:count],
+            chunk_tail=buffers.first.new_empty(0, self._state.history.shape[1]),
         )
 
     # What the graphs hold.
 
-    def _run_forward(self, size: GraphSize, columns: int) -> None:
-        buffers = self._buffers
-        batch = decode_batch(
-            buffers.slots(size), buffers.lengths(size), size, columns, self.sizes.reach, self._state
-        )
-        output = self._model.forward(batch, self._caches, drafting=self._shape.draft_tokens > 0)
-        buffers.logits[: size.rows].copy_(output.logits)
-        buffers.first[: size.sequences].copy_(batch.rows.first_position)
+    def _run_forward(self, rows: int, columns: int) -> None:
+        batch = self._input.batch(rows, columns, self._deals)
+        output = self._model.forward(batch, self._caches, drafting=self._drafts > 0)
+        self._buffers.logits[:rows].copy_(output.logits)
 
-    def _run_sampling(self, size: GraphSize, variant: _Variant) -> None:
-        buffers, state, sampler = self._buffers, self._state, self._sampler
-        slots, first = buffers.slots(size), buffers.first[: size.sequences]
-        drawn = sampler.choose(buffers, size, self.sizes.reach, variant.random)
+    def _run_sampling(self, sequences: int, variant: _Variant) -> None:
+        buffers, sampler = self._buffers, self._sampler
+        slots, first = buffers.slots[:sequences], buffers.first[:sequences]
+        drawn = sampler.choose(buffers, sequences, self.sizes.reach, variant.random)
         sampler.advance(slots, first, drawn)
         if variant.drafts:
-            sampler.draft(slots, first + drawn.emitted, self._shape.draft_tokens, variant.random)
-        odds = state.confidence[slots] if self._shape.draft_tokens else None
-        drafted = buffers.lengths(size) - 1
-        buffers.results[: size.sequences].copy_(self._columns.pack(drawn, drafted, first, odds))
+            sampler.draft(slots, first + drawn.emitted, self._drafts, variant.random)
+        odds = self._state.confidence[slots] if self._drafts else None
+        drafted = buffers.verified[:sequences] - 1
+        buffers.results[:sequences].copy_(self._columns.pack(drawn, drafted, first, odds))

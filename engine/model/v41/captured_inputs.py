@@ -3,6 +3,7 @@
 A graph replays with the addresses it was captured with. What changes from step to step therefore lies in
 tensors that live as long as the runner: slots and lengths of the sequences, written by the host only when the
 layout changes, and what the forward's graph hands to the sampling's. Every graph uses the beginning of them.
+Real sequences come first; behind them stand placeholders of one row in the scratch slot.
 
 Staging is a ring of two: F(n+2) is launched after S(n) was collected, so what F(n) copied has arrived.
 """
@@ -17,9 +18,9 @@ from stepahead.devices.device import Device
 
 from ..runner import BatchLayout
 from .batch import Batch
-from .captured_sizes import GraphSize
-from .host_arrays import to_device
-from .rows import lay_rows, uniform_tiles
+from .captured_sizes import GraphSizes
+from .dealing import deal_on_device
+from .rows import lay_rows, row_tiles
 from .slots import SlotState
 
 _RING = 2
@@ -30,81 +31,87 @@ class DecodeBuffers:
 
     def __init__(
         self,
-        rows: int,
-        sequences: int,
+        sizes: GraphSizes,
         vocab: int,
         width: int,
         wide: torch.dtype,
         place: torch.device,
         device: Device,
     ) -> None:
-        """For the largest steps; `width` is of a result's row (`results.ResultColumns`)."""
-        self._given = torch.zeros(2, sequences, dtype=torch.int64, device=place)  # slots, lengths
-        self.first = torch.zeros(sequences, dtype=torch.int64, device=place)
-        self.logits = torch.zeros(rows, vocab, dtype=wide, device=place)
-        self.results = torch.zeros(sequences, width, dtype=torch.int32, device=place)
+        """`width` is of a result's row (`results.ResultColumns`)."""
+        rows, sequences = sizes.rows[-1], sizes.sequences[-1]
+
+        def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(*size, dtype=dtype, device=place)
+
+        self._given = zeros(2 * rows + 1)
+        self.slots, self.lengths, self.redeal = self._given.split([rows, rows, 1])
+        self.lengths.fill_(1)
+        self.first = zeros(rows)
+        self.verified = zeros(rows) + 1  # lengths as dealt
+        self.logits = zeros(rows, vocab, dtype=wide)
+        self.results = zeros(sequences, width, dtype=torch.int32)
         self._staged = [device.staging(self._given.numel() * 8) for _ in range(_RING)]
         self._returned = device.staging(self.results.numel() * 4)
         self.returned = self._returned.host.view(np.int32).reshape(sequences, width)
         self._returned_tensor = torch.from_numpy(self.returned)
         self._turn = 0
 
-    def slots(self, size: GraphSize) -> Tensor:
-        """`[sequences]` 0 for placeholders."""
-        return self._given[0, : size.sequences]
-
-    def lengths(self, size: GraphSize) -> Tensor:
-        """`[sequences]` rows of each; they sum to the rows of the size."""
-        return self._given[1, : size.sequences]
-
-    def give(self, layout: BatchLayout, size: GraphSize, reach: int) -> None:
+    def give(self, layout: BatchLayout, redeal: bool) -> None:
         """Enqueue the copy of a layout, filled up with placeholders."""
-        host = self._staged[self._turn].host.view(np.int64).reshape(2, -1)
+        host = self._staged[self._turn].host.view(np.int64)
         self._turn = (self._turn + 1) % _RING
-        count = layout.slots.size
-        host[0, :count], host[0, count:] = layout.slots, 0
-        host[1, :count], host[1, count:] = layout.query_lengths, 0
-        host[1, count : size.sequences] = placeholder_lengths(
-            size.rows - layout.rows, size.sequences - count, reach
-        )
+        rows, count = self.slots.shape[0], layout.slots.size
+        host[:count], host[count:rows] = layout.slots, 0
+        host[rows : rows + count], host[rows + count : 2 * rows] = layout.query_lengths, 1
+        host[-1] = redeal
         self._given.copy_(torch.from_numpy(host), non_blocking=True)
-
-    def give_placeholders(self, size: GraphSize, reach: int) -> None:
-        """A step of nobody, which writes to scratch places only: for trying a size out."""
-        lengths = placeholder_lengths(size.rows, size.sequences, reach)
-        self.slots(size).zero_()
-        self.lengths(size).copy_(to_device(lengths, self._given.device))
 
     def take_results(self, count: int) -> None:
         """Enqueue the copy of the first `count` rows to `returned`."""
         self._returned_tensor[:count].copy_(self.results[:count], non_blocking=True)
 
 
-def placeholder_lengths(rows: int, sequences: int, reach: int) -> np.ndarray:
-    """`rows` over placeholders, at most `reach` each."""
-    return np.clip(rows - reach * np.arange(sequences), 0, reach)
+class DecodeInput:
+    """The batch of a captured forward: `rows` rows of sequences whose lengths only the device knows."""
 
+    def __init__(
+        self, buffers: DecodeBuffers, state: SlotState, most_drafts: Tensor, sizes: GraphSizes
+    ) -> None:
+        """`most_drafts` is the table by slots, see `SamplingRows`."""
+        self._buffers, self._state, self._most_drafts, self._sizes = buffers, state, most_drafts, sizes
 
-def decode_batch(
-    slots: Tensor, lengths: Tensor, size: GraphSize, columns: int, reach: int, state: SlotState
-) -> Batch:
-    """The batch of a decode step whose sequences and lengths only the device knows.
+    def batch(self, rows: int, columns: int, deals: bool) -> Batch:
+        """Placeholders stand at position 0 of the scratch slot, whatever earlier ones left in it: a position
+        that grew with every step would outgrow the tables of positions.
+        """
+        state, slots = self._state, self._buffers.slots[:rows]
+        lengths = self._dealt(rows) if deals else self._buffers.lengths[:rows]
+        first = torch.where(slots > 0, state.position[slots], 0)
+        laid = lay_rows(first, lengths, rows, row_tiles(lengths, rows, self._sizes.reach))
+        place = torch.arange(rows, device=slots.device) - laid.row_start[laid.sequence]
+        guesses = torch.cat((state.token[slots].unsqueeze(1), state.drafts[slots]), dim=1)
+        zero = torch.zeros_like(first)
+        self._buffers.verified[:rows].copy_(lengths)
+        self._buffers.first[:rows].copy_(first)
+        return Batch(
+            token_ids=guesses[laid.sequence, place],
+            rows=laid,
+            state_slot=slots,
+            block_table=state.table[slots, :columns],
+            history=state.history[slots],
+            window_floor=zero,
+            consumer_floor=zero,
+            entry_floor=zero,
+        )
 
-    Placeholders stand at position 0 of the scratch slot, whatever earlier ones left in it: a position that
-    grew with every step would outgrow the tables of positions.
-    """
-    first = torch.where(slots > 0, state.position[slots], 0)
-    rows = lay_rows(first, lengths, size.rows, uniform_tiles(size.sequences, reach, slots.device))
-    place = torch.arange(size.rows, device=slots.device) - rows.row_start[rows.sequence]
-    guesses = torch.cat((state.token[slots].unsqueeze(1), state.drafts[slots]), dim=1)
-    zero = torch.zeros_like(first)
-    return Batch(
-        token_ids=guesses[rows.sequence, place],
-        rows=rows,
-        state_slot=slots,
-        block_table=state.table[slots, :columns],
-        history=state.history[slots],
-        window_floor=zero,
-        consumer_floor=zero,
-        entry_floor=zero,
-    )
+    def _dealt(self, rows: int) -> Tensor:
+        """Lengths as the newest confidences deal them, where the plan says so. Only slots can be dealt to,
+        and they come first.
+        """
+        lengths, most = self._buffers.lengths[:rows], min(rows, self._sizes.sequences[-1])
+        slots = self._buffers.slots[:most]
+        odds, caps = self._state.confidence[slots], self._most_drafts[slots]
+        dealt = deal_on_device(odds, caps, slots, lengths[:most])
+        chosen = torch.where(self._buffers.redeal > 0, dealt, lengths[:most])
+        return torch.cat((chosen, lengths[most:]))

@@ -17,7 +17,6 @@ from stepahead.devices.kernels.reference import sampling
 from ..runner import NO_TOKEN
 from .caches import Caches
 from .captured_inputs import DecodeBuffers
-from .captured_sizes import GraphSize
 from .choosing import Drawn
 from .model import Model
 from .sampling_slots import SamplingSlots
@@ -32,25 +31,28 @@ class PlainSampler:
     def __init__(self, model: Model, state: SlotState, tables: SamplingSlots, caches: Caches) -> None:
         self._model, self._state, self._tables, self._caches = model, state, tables, caches
 
-    def choose(self, buffers: DecodeBuffers, size: GraphSize, reach: int, random: bool) -> Drawn:
-        """Draw at every row and accept drafts. Writes nothing."""
-        slots, lengths, first = buffers.slots(size), buffers.lengths(size), buffers.first[: size.sequences]
-        ends = lengths.cumsum(0)
-        starts, number = ends - lengths, torch.arange(size.rows, device=slots.device)
-        sequence = torch.searchsorted(ends, number, right=True)
-        row_slots = slots[sequence]
-        output = first[sequence] + number - starts[sequence] + 1 - self._tables.origin[row_slots]
-        tokens, maxima = self._draw(buffers.logits[: size.rows], row_slots, output, random)
+    def choose(self, buffers: DecodeBuffers, sequences: int, reach: int, random: bool) -> Drawn:
+        """Draw at every place a row may stand, and accept drafts. Writes nothing.
+
+        Which rows a sequence has is a value, and how many it may have a shape: places beyond its last row
+        repeat that row.
+        """
+        slots, lengths = buffers.slots[:sequences], buffers.verified[:sequences]
+        starts = lengths.cumsum(0) - lengths
         place = torch.arange(reach, device=slots.device)
-        last = (lengths - 1).clamp(min=0)
-        rows = (starts.unsqueeze(1) + torch.minimum(place, last.unsqueeze(1))).clamp(max=size.rows - 1)
-        drawn = tokens[rows]
-        accepted = sampling.accept_equal(self._state.drafts[slots], drawn, last)
+        inside = torch.minimum(place, (lengths - 1).unsqueeze(1))
+        rows = (starts.unsqueeze(1) + inside).clamp(max=buffers.logits.shape[0] - 1)
+        first = buffers.first[:sequences] + 1 - self._tables.origin[slots]
+        row_slots = slots.unsqueeze(1).expand_as(rows).flatten()
+        output = (first.unsqueeze(1) + inside).flatten()
+        tokens, maxima = self._draw(buffers.logits.index_select(0, rows.flatten()), row_slots, output, random)
+        drawn = tokens.view_as(rows)
+        accepted = sampling.accept_equal(self._state.drafts[slots], drawn, lengths - 1)
         unused = place > accepted.unsqueeze(1)
         return Drawn(
             tokens=drawn.masked_fill(unused, NO_TOKEN),
             emitted=accepted + 1,
-            finite=(maxima.isfinite()[rows] | unused).all(1),
+            finite=(maxima.isfinite().view_as(rows) | unused).all(1),
             logprobs=None,
             top_logprobs=None,
             top_tokens=None,

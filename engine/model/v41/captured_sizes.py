@@ -1,31 +1,42 @@
-"""Which decode steps have a graph, and which graph serves a step.
+"""Which decode steps have graphs, and which graphs serve a step.
 
-A graph fixes the number of sequences, of rows and of table columns. One per possible size would take minutes
-to capture and gigabytes to keep; too few make a small step pay for a large one. So sizes are geometric: a
-step takes the smallest that holds it and fills the rest with placeholders, sequences of the scratch slot.
+A graph fixes how many rows and sequences it computes. One per possible size would take minutes to capture and
+gigabytes to keep; too few make a small step pay for a large one. So sizes are geometric: a step takes the
+smallest that holds it and fills the rest with placeholders, sequences of one row in the scratch slot.
 
-A step's rows and its sequences are separate: a device that deals rows by confidence gives fewer than K to
-each. So a size is (sequences, rows), and a step of b sequences and n rows fits when placeholders, of at most
-K rows each, can take what is left: `sequences >= b + ceil((rows - n) / K)`.
+Rows and sequences are separate, since a device that deals rows by confidence gives some sequences few: a
+forward has a size in rows, whosever they are, and a sampling, which drafts a block for each sequence, has one
+in sequences.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from bisect import bisect_left
 
 _EXACT = (1, 2, 4, 8)
 """Sequences up to here double; from here on there is a size half-way between."""
 _FEWEST_COLUMNS = 4
-_COLUMN_RATIO = 4
+_COLUMN_RATIO = 8
 
 
-@dataclass(frozen=True, order=True)
-class GraphSize:
-    """What a decode graph is fixed to, but for its columns."""
+class GraphSizes:
+    """Sizes, ascending. `reach` is K, the most rows of a sequence."""
 
-    rows: int
-    sequences: int
+    def __init__(self, largest: int, reach: int, columns: int) -> None:
+        self.reach = reach
+        self.sequences = sequence_sizes(largest)
+        self.rows = sorted({count * each for count in self.sequences for each in _rows_each(reach)})
+        self.columns = column_sizes(columns)
+
+    def sequences_for(self, sequences: int) -> int | None:
+        """The smallest size that holds so many; None beyond the largest."""
+        return _smallest(self.sequences, sequences)
+
+    def rows_for(self, rows: int) -> int | None:
+        return _smallest(self.rows, rows)
+
+    def columns_for(self, columns: int) -> int:
+        return self.columns[bisect_left(self.columns, columns)]
 
 
 def sequence_sizes(largest: int) -> list[int]:
@@ -34,7 +45,7 @@ def sequence_sizes(largest: int) -> list[int]:
     while size < largest:
         sizes += [each for each in (size + size // 2, 2 * size) if each < largest]
         size *= 2
-    return [*sizes, largest] if largest else []
+    return [*sizes, largest]
 
 
 def column_sizes(columns: int) -> list[int]:
@@ -46,48 +57,15 @@ def column_sizes(columns: int) -> list[int]:
     return [*sizes, columns]
 
 
-class GraphSizes:
-    """The sizes of one runner. `reach` is K, the most rows of a sequence."""
-
-    def __init__(self, largest: int, reach: int, columns: int, *, dealt: bool = False) -> None:
-        """`dealt`: steps may give their sequences fewer than K rows."""
-        self.reach = reach
-        counts = sequence_sizes(largest)
-        steps = {GraphSize(count * reach, count) for count in counts}
-        if dealt:
-            steps |= {dealt_size(count, rows, reach) for count in counts for rows in _fewer_rows(reach)}
-        self.steps = sorted(steps)
-        self.columns = column_sizes(columns)
-        self._best = lru_cache(maxsize=4096)(self._choose)
-
-    def choose(self, sequences: int, rows: int) -> GraphSize | None:
-        """The smallest size that holds a step; None beyond the largest."""
-        return self._best(sequences, rows)
-
-    def choose_columns(self, needed: int) -> int:
-        return next(size for size in self.columns if size >= needed)
-
-    @property
-    def most_sequences(self) -> int:
-        return max(size.sequences for size in self.steps)
-
-    def _choose(self, sequences: int, rows: int) -> GraphSize | None:
-        for size in self.steps:
-            if size.rows >= rows and size.sequences >= sequences + -(-(size.rows - rows) // self.reach):
-                return size
-        return None
+def _rows_each(reach: int) -> list[int]:
+    """1, 2, 4, ... below K, and K, which fits a step that verifies everything exactly."""
+    each, rows = 1, [reach]
+    while each < reach:
+        rows.append(each)
+        each *= 2
+    return rows
 
 
-def _fewer_rows(reach: int) -> list[int]:
-    """Rows a sequence below K, geometric: 1, 2, 4, ..."""
-    rows, fewer = 1, []
-    while rows < reach:
-        fewer.append(rows)
-        rows *= 2
-    return fewer
-
-
-def dealt_size(sequences: int, rows_each: int, reach: int) -> GraphSize:
-    """Rows for so many sequences, and placeholders for half of the rows: the next smaller size has half."""
-    rows = sequences * rows_each
-    return GraphSize(rows, sequences + -(-rows // (2 * reach)))
+def _smallest(sizes: list[int], wanted: int) -> int | None:
+    place = bisect_left(sizes, wanted)
+    return sizes[place] if place < len(sizes) else None

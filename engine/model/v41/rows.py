@@ -36,6 +36,7 @@ __all__ = [
     "lay_rows",
     "plan_rows",
     "plan_tiles",
+    "row_tiles",
     "uniform_tiles",
 ]
 
@@ -65,6 +66,25 @@ class _PlannedTiles(Tiles):
 def plan_tiles(query_lengths: Sequence[int] | npt.NDArray[np.integer[Any]], device: torch.device) -> Tiles:
     """Choose the tile height with the least padded work."""
     return _PlannedTiles(np.asarray(query_lengths, dtype=np.int64), device)
+
+
+class _RowTiles(Tiles):
+    """Every row a tile of its own."""
+
+    def __init__(self, length: Tensor, count: int, longest: int) -> None:
+        super().__init__(1, longest)
+        self._length, self._count = length, count
+
+    def _lay(self) -> tuple[Tensor, Tensor, Tensor]:
+        ends = self._length.cumsum(0)
+        first, number = ends - self._length, torch.arange(self._count, device=ends.device)
+        sequence = torch.searchsorted(ends, number, right=True)
+        return sequence, number - first[sequence], first
+
+
+def row_tiles(length: Tensor, count: int, longest: int) -> Tiles:
+    """For `count` rows of sequences whose lengths, `longest` at most, only the device knows and may vary."""
+    return _RowTiles(length, count, longest)
 
 
 def plan_rows(first_positions: Sequence[int], lengths: Sequence[int], device: torch.device) -> Rows:

@@ -24,8 +24,7 @@ from stepahead.devices.device import Device, Ticket
 from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
 from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
-from .captured import CapturedDecode
-from .captured_sizes import GraphSize
+from .captured import CapturedDecode, CaptureKey
 from .choosing import Chooser, Drawn, ForwardResult
 from .config import ModelConfig
 from .host_arrays import start_copy, to_device
@@ -76,7 +75,7 @@ class V41Runner(Runner):
         self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
         self._sampled: deque[tuple[StepPlan, ForwardResult, Drawn]] = deque()
         self._replayed: deque[StepPlan] = deque()  # forwards that were replays, whose sampling is to come
-        self._sizes: deque[GraphSize | None] = deque()  # of forwards launched
+        self._keys: deque[CaptureKey | None] = deque()  # of forwards launched
         self._results: dict[int, Callable[[], StepResult]] = {}
         self._tickets: dict[Ticket, int] = {}
         self._graphs: CapturedDecode | None = None
@@ -100,23 +99,23 @@ class V41Runner(Runner):
 
     def launch_forward(self, plan: StepPlan) -> None:
         stream, graphs = self._device.compute, self._graphs
-        size = None if graphs is None else graphs.size_of(plan)
-        self._sizes.append(size)
-        if graphs is None or size is None:
+        key = None if graphs is None else graphs.key_of(plan)
+        self._keys.append(key)
+        if graphs is None or key is None:
             stream.enqueue(lambda: self._fix_up(plan), f"fixups:{plan.step}")
             stream.enqueue(self._forward, f"forward:{plan.step}")
             return
         if plan.state_copies.size or plan.table_updates.size:
             stream.enqueue(lambda: self._update_slots(plan), f"fixups:{plan.step}")
-        stream.enqueue(lambda: self._replay_forward(graphs, plan, size), f"forward:{plan.step}")
+        stream.enqueue(lambda: self._replay_forward(graphs, plan, key), f"forward:{plan.step}")
 
     def launch_sample(self, plan: SamplePlan) -> Ticket:
-        stream, graphs, size = self._device.compute, self._graphs, self._sizes.popleft()
-        if graphs is None or size is None:
+        stream, graphs, key = self._device.compute, self._graphs, self._keys.popleft()
+        if graphs is None or key is None:
             stream.enqueue(lambda: self._sample(plan), f"sample:{plan.step}")
             stream.enqueue(self._draft, f"draft:{plan.step}")
         else:
-            stream.enqueue(lambda: self._replay_sample(graphs, plan, size), f"sample:{plan.step}")
+            stream.enqueue(lambda: self._replay_sample(graphs, plan, key), f"sample:{plan.step}")
         ticket = self._device.watch(stream.record(), get_running_loop())
         self._tickets[ticket] = plan.step
         return ticket
@@ -141,16 +140,16 @@ class V41Runner(Runner):
     # trace tells them apart; each hands on to the next by a queue. A captured step is two.
 
     @torch.inference_mode()
-    def _replay_forward(self, graphs: CapturedDecode, plan: StepPlan, size: GraphSize) -> None:
-        graphs.forward(plan, size)
+    def _replay_forward(self, graphs: CapturedDecode, plan: StepPlan, key: CaptureKey) -> None:
+        graphs.forward(plan, key)
         self._replayed.append(plan)
 
     @torch.inference_mode()
-    def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, size: GraphSize) -> None:
+    def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, key: CaptureKey) -> None:
         step = self._replayed.popleft()
         self._tables.update(plan.updates, plan.edits)
         if graphs.samples(plan, step.layout):
-            graphs.sample(step, size)
+            graphs.sample(step, key)
             self._results[step.step] = lambda: graphs.collect(step)
             return
         forward = graphs.forwarded(self._place(step))
