@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..operations import Operations
-from . import engram, hyper_connections, norm, streams
+from . import attention, engram, hyper_connections, latents, norm, step_index, streams
 
 
 class TritonOperations(Operations):
@@ -23,6 +23,14 @@ class TritonOperations(Operations):
     collect_ngrams = staticmethod(engram.collect_ngrams)
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
+
+    index_step = staticmethod(step_index.index_step)
+    index_drafts = staticmethod(step_index.index_drafts)
+    open_latents_ = staticmethod(latents.open_latents_)
+    store_key_ = staticmethod(latents.store_key_)
+    store_entry_ = staticmethod(latents.store_entry_)
+    store_pooled_entry_ = staticmethod(latents.store_pooled_entry_)
+    attend = staticmethod(attention.attend)
 
 
 TRITON = TritonOperations()

@@ -1,0 +1,307 @@
+"""Attention over window and chosen entries in one launch: keys are read where they lie. Twin:
+`reference.attention.attend`.
+
+A program takes one row and a block of its heads. It turns the queries while it loads them, walks over tiles
+of keys by the two place lists (window first, then entries), keeps a running maximum, and turns its result
+back. Every key is read once per block of heads and used as key and as value; no gathered copy exists.
+
+A few rows with many keys would leave most of the card idle: then a row's tiles are shared out among several
+programs, and a second launch joins their partial results in a fixed order. How many share depends on the
+number of keys and, coarsely, on the number of rows (`_splits`); up to eight tiles a row it is always one.
+
+Float32 products stay float32. In bfloat16 the probabilities meet the values either rounded once, as the
+publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16 numbers, which keeps float32
+accuracy to 2^-16 at the price of a third product.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..reference import attention as reference
+from ..reference.attention import KeyIndex
+from .codes import dot
+from .launching import INTERPRETED, power_of_two
+
+_LOWEST = tl.constexpr(-3.0e38)
+
+
+@triton.jit
+def _turned_queries(
+    query_pointer, turns_pointer, head, column, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr
+):
+    """Queries `[heads, dim]` of one row at their position; every element meets its pair's other one."""
+    cells = query_pointer + head[:, None] * DIM
+    inside = (head < HEADS)[:, None] & (column >= 0)[None, :]
+    place = column - (DIM - ROTARY)
+    turning = place >= 0
+    query = tl.load(cells + column[None, :], mask=inside, other=0.0)
+    other = tl.load(cells + (column ^ 1)[None, :], mask=inside & turning[None, :], other=0.0)
+    cos = tl.load(turns_pointer + (place - (place & 1)), mask=turning, other=1.0)
+    sin = tl.load(turns_pointer + (place | 1), mask=turning, other=0.0)
+    sin = tl.where((place & 1) == 0, -sin, sin)
+    turned = query.to(tl.float32) * cos[None, :] + other.to(tl.float32) * sin[None, :]
+    return turned.to(query_pointer.dtype.element_ty)
+
+
+@triton.jit
+def _turn_back(
+    out_pointer, turns_pointer, head, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr
+):
+    """Turn what this program has written by minus the row's position."""
+    tl.debug_barrier()  # other threads of the program wrote the pair's halves
+    pair = tl.arange(0, ROTARY // 2)
+    cells = out_pointer + head[:, None] * DIM + (DIM - ROTARY) + 2 * pair[None, :]
+    inside = (head < HEADS)[:, None] & (pair >= 0)[None, :]
+    even = tl.load(cells, mask=inside, other=0.0).to(tl.float32)
+    odd = tl.load(cells + 1, mask=inside, other=0.0).to(tl.float32)
+    cos = tl.load(turns_pointer + 2 * pair)[None, :]
+    sin = tl.load(turns_pointer + 2 * pair + 1)[None, :]
+    tl.debug_barrier()
+    tl.store(cells, (even * cos + odd * sin).to(out_pointer.dtype.element_ty), mask=inside)
+    tl.store(cells + 1, (odd * cos - even * sin).to(out_pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _over_tiles(
+    value,
+    top,
+    total,
+    query,
+    pool_pointer,
+    places_pointer,
+    begin,
+    end,
+    scale,
+    KEYS: tl.constexpr,
+    DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    ROUND: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):
+    """Take the keys of tiles `begin..end-1` of one place list into the running result."""
+    column = tl.arange(0, DIM)
+    for tile in range(begin, end):
+        number = tile * TILE + tl.arange(0, TILE)
+        place = tl.load(places_pointer + number, mask=number < KEYS, other=-1)
+        seen = place >= 0
+        cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
+        keys = tl.load(cells, mask=seen[:, None], other=0.0)
+        scores = dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
+        scores = tl.where(seen[None, :], scores * scale, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        fade = tl.exp(top - new_top)
+        weights = tl.exp(scores - new_top[:, None])
+        total = total * fade + tl.sum(weights, axis=1)
+        value = value * fade[:, None]
+        rounded = weights.to(keys.dtype)
+        value = dot(rounded, keys, value, ASSEMBLY)
+        if not ROUND and keys.dtype != tl.float32:
+            rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
+            value = dot(rest, keys, value, ASSEMBLY)
+        top = new_top
+    return value, top, total
+
+
+@triton.jit
+def _attend(
+    query_pointer,
+    turns_pointer,
+    window_pointer,
+    window_places_pointer,
+    entry_pointer,
+    entry_places_pointer,
+    sink_pointer,
+    out_pointer,
+    part_value_pointer,
+    part_top_pointer,
+    part_total_pointer,
+    scale,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    ENTRIES_PADDED: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    ROUND: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):
+    """Grid: blocks of heads, splits, rows (neighbours in time share a row's keys in the cache)."""
+    head = tl.program_id(0) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
+    split = tl.program_id(1)
+    row = tl.program_id(2).to(tl.int64)
+    column = tl.arange(0, DIM)
+    turns = turns_pointer + row * ROTARY
+    query = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
+    value = tl.zeros([HEAD_BLOCK, DIM], tl.float32)
+    top = tl.full([HEAD_BLOCK], _LOWEST, tl.float32)
+    total = tl.zeros([HEAD_BLOCK], tl.float32)
+    window_tiles: tl.constexpr = (WINDOW + TILE - 1) // TILE
+    tiles = window_tiles
+    entry_places = entry_places_pointer + row * ENTRIES
+    if ENTRIES > 0:
+        number = tl.arange(0, ENTRIES_PADDED)
+        chosen = tl.load(entry_places + number, mask=number < ENTRIES, other=-1) >= 0
+        tiles += (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
+    share = (tiles + SPLITS - 1) // SPLITS
+    begin = tl.minimum(split * share, tiles)
+    end = tl.minimum(begin + share, tiles)
+    value, top, total = _over_tiles(
+        value, top, total, query, window_pointer, window_places_pointer + row * WINDOW,
+        tl.minimum(begin, window_tiles), tl.minimum(end, window_tiles), scale,
+        WINDOW, DIM, TILE, ROUND, ASSEMBLY,
+    )  # fmt: skip
+    if ENTRIES > 0:
+        value, top, total = _over_tiles(
+            value, top, total, query, entry_pointer, entry_places,
+            tl.maximum(begin - window_tiles, 0), tl.maximum(end - window_tiles, 0), scale,
+            ENTRIES, DIM, TILE, ROUND, ASSEMBLY,
+        )  # fmt: skip
+    inside = head < HEADS
+    if SPLITS == 1:
+        sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
+        out = out_pointer + row * (HEADS * DIM)
+        shares = value * _final_factor(top, total, sink)[:, None]
+        tl.store(
+            out + head[:, None] * DIM + column[None, :],
+            shares.to(out_pointer.dtype.element_ty),
+            mask=inside[:, None],
+        )
+        _turn_back(out, turns, head, HEADS, DIM, ROTARY)
+    else:
+        part = (row * SPLITS + split) * HEADS + head
+        tl.store(part_value_pointer + part[:, None] * DIM + column[None, :], value, mask=inside[:, None])
+        tl.store(part_top_pointer + part, top, mask=inside)
+        tl.store(part_total_pointer + part, total, mask=inside)
+
+
+@triton.jit
+def _final_factor(top, total, sink):
+    """What the sum of values is multiplied with; the sink joins the denominator last. Relative to the larger
+    of both maxima neither term overflows, and a row without keys gives zero."""
+    peak = tl.maximum(top, sink)
+    fade = tl.exp(top - peak)
+    total = total * fade + tl.exp(sink - peak)
+    return fade / tl.maximum(total, 1.1754943508222875e-38)
+
+
+@triton.jit
+def _join(
+    part_value_pointer,
+    part_top_pointer,
+    part_total_pointer,
+    sink_pointer,
+    turns_pointer,
+    out_pointer,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """One head of one row: partial results in the order of their keys."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) + tl.arange(0, 1)
+    column = tl.arange(0, DIM)
+    value = tl.zeros([1, DIM], tl.float32)
+    top = tl.full([1], _LOWEST, tl.float32)
+    total = tl.zeros([1], tl.float32)
+    for split in tl.static_range(SPLITS):
+        part = (row * SPLITS + split) * HEADS + head
+        part_top = tl.load(part_top_pointer + part)
+        new_top = tl.maximum(top, part_top)
+        fade = tl.exp(top - new_top)
+        weight = tl.exp(part_top - new_top)
+        total = total * fade + tl.load(part_total_pointer + part) * weight
+        part_value = tl.load(part_value_pointer + part[:, None] * DIM + column[None, :])
+        value = value * fade[:, None] + part_value * weight[:, None]
+        top = new_top
+    sink = tl.load(sink_pointer + head).to(tl.float32)
+    out = out_pointer + row * (HEADS * DIM)
+    shares = value * _final_factor(top, total, sink)[:, None]
+    tl.store(out + head[:, None] * DIM + column[None, :], shares.to(out_pointer.dtype.element_ty))
+    _turn_back(out, turns_pointer + row * ROTARY, head, HEADS, DIM, ROTARY)
+
+
+def attend(
+    query_rows_heads_dim: Tensor,
+    turns_rows_dim: Tensor,
+    window_pool: Tensor,
+    window_index: KeyIndex,
+    entry_pool: Tensor | None,
+    entry_index: KeyIndex | None,
+    sink_heads: Tensor,
+    scale: float,
+    *,
+    round_probabilities: bool = False,
+) -> Tensor:
+    """See the twin. The queries are left as they are."""
+    rows, heads, dim = query_rows_heads_dim.shape
+    if dim & (dim - 1) or dim < 16:
+        return reference.attend(
+            query_rows_heads_dim, turns_rows_dim, window_pool, window_index, entry_pool, entry_index,
+            sink_heads, scale, round_probabilities=round_probabilities,
+        )  # fmt: skip
+    query = query_rows_heads_dim.contiguous()
+    out = torch.empty_like(query)
+    if rows == 0:
+        return out
+    window_places = window_index.places.contiguous()
+    entries = 0
+    entry_places = window_places
+    if entry_pool is not None and entry_index is not None:
+        entry_places = entry_index.places.contiguous()
+        entries = entry_places.shape[1]
+    window = window_places.shape[1]
+    head_block, tile, warps, stages = _blocks(heads, dim, query.element_size(), round_probabilities)
+    splits = _splits(rows, -(-window // tile) + -(-entries // tile))
+    parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
+    rotary = turns_rows_dim.shape[1]
+    _attend[(triton.cdiv(heads, head_block), splits, rows)](
+        query, turns_rows_dim, window_pool, window_places, window_pool if entry_pool is None else entry_pool,
+        entry_places, sink_heads, out, *parts, scale, HEADS=heads, DIM=dim, ROTARY=rotary, WINDOW=window,
+        ENTRIES=entries, ENTRIES_PADDED=power_of_two(entries), HEAD_BLOCK=head_block, TILE=tile,
+        SPLITS=splits, ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=warps,
+        num_stages=stages,
+    )  # fmt: skip
+    if splits > 1:
+        _join[(rows, heads)](
+            *parts, sink_heads, turns_rows_dim, out, HEADS=heads, DIM=dim, ROTARY=rotary, SPLITS=splits,
+            num_warps=4 if dim > 128 else 1,
+        )  # fmt: skip
+    return out
+
+
+def _partial_results(query: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where programs that share a row leave sums of values, maxima and totals."""
+    rows, heads, dim = query.shape
+    value = torch.empty(rows, splits, heads, dim, dtype=torch.float32, device=query.device)
+    return value, value.new_empty(rows, splits, heads), value.new_empty(rows, splits, heads)
+
+
+FEW_ROWS = 64
+"""Up to so many rows, each row's keys are shared out among several programs."""
+
+TILES_UNSHARED = 8
+"""So many tiles of keys are always one program's."""
+
+
+def _splits(rows: int, tiles: int) -> int:
+    if tiles <= TILES_UNSHARED or rows > FEW_ROWS:
+        return 1
+    return 5 if rows <= 16 else 2
+
+
+def _blocks(heads: int, dim: int, element_size: int, rounded: bool) -> tuple[int, int, int, int]:
+    """Heads and keys of a tile, warps, and stages of the pipeline."""
+    if dim <= 128:
+        return max(16, min(power_of_two(heads), 64)), 32, 4, 2
+    if element_size == 4:
+        return 16, 32, 8, 1
+    # The third product of unrounded probabilities has no registers left beside 64 heads.
+    return max(16, min(power_of_two(heads), 64 if rounded else 32)), 64, 8, 2

@@ -1,0 +1,102 @@
+"""Attention, latents and the step index of the Triton set against their twins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from stepahead.devices.kernels.reference import attention as reference
+from stepahead.devices.kernels.reference.attention import KeyIndex
+from stepahead.devices.kernels.triton import attention
+
+from .comparing import assert_close, widened
+
+
+def places_of(rows: int, keys: int, slots: int, *, front: bool, generator: torch.Generator) -> Tensor:
+    """Random places; every row has a number of holes of its own, at the front or at the end."""
+    places = torch.randint(1, slots, (rows, keys), generator=generator)
+    holes = torch.randint(0, keys + 1, (rows, 1), generator=generator)
+    holes[:1] = 0
+    number = torch.arange(keys)
+    missing = number < holes if front else number >= keys - holes
+    return places.masked_fill(missing, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "heads", "dim", "rotary", "window", "entries"),
+    [(3, 8, 64, 16, 16, 16), (2, 5, 32, 8, 7, 0), (2, 16, 16, 16, 40, 33), (0, 8, 64, 16, 16, 16)],
+)
+def test_attend(
+    dtype: torch.dtype,
+    rows: int,
+    heads: int,
+    dim: int,
+    rotary: int,
+    window: int,
+    entries: int,
+    device: torch.device,
+) -> None:
+    assert_attention_agrees(dtype, rows, heads, dim, rotary, window, entries, device, rounded=False)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+def test_attend_shares_many_keys_among_programs(rows: int, device: torch.device) -> None:
+    assert_attention_agrees(torch.float32, rows, 4, 32, 16, 128, 200, device, rounded=False)
+
+
+def test_attend_rounds_probabilities(device: torch.device) -> None:
+    assert_attention_agrees(torch.bfloat16, 3, 8, 64, 16, 48, 16, device, rounded=True)
+
+
+def assert_attention_agrees(
+    dtype: torch.dtype,
+    rows: int,
+    heads: int,
+    dim: int,
+    rotary: int,
+    window: int,
+    entries: int,
+    device: torch.device,
+    *,
+    rounded: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(rows + heads + window)
+    slots = 90
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    query, window_pool, entry_pool, sink = (
+        random(rows, heads, dim), random(slots, dim), random(slots, dim), random(heads).float()
+    )  # fmt: skip
+    angle = torch.rand(rows, rotary // 2, generator=generator) * 6.28
+    turns = torch.stack((angle.cos(), angle.sin()), -1).flatten(1).to(device)
+    window_pool[0] = entry_pool[0] = 0
+    seen = places_of(max(rows, 1), window, slots, front=True, generator=generator)[:rows].to(device)
+    chosen = places_of(max(rows, 1), max(entries, 1), slots, front=False, generator=generator)[:rows].to(
+        device
+    )
+
+    def run(kernel, wide: torch.dtype, *tensors: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        q, t, w, e, s = tensors
+        entry = (e, KeyIndex.of(chosen, wide)) if entries else (None, None)
+        return kernel(
+            q.clone(), t, w, KeyIndex.of(seen, wide), *entry, s, dim**-0.5, round_probabilities=rounded
+        )
+
+    inputs = (query, turns, window_pool, entry_pool, sink)
+    out = run(attention.attend, torch.float32, *inputs)
+    assert out.dtype == dtype
+    assert out.shape == query.shape
+    if rows == 0:
+        return
+    if rounded:
+        assert_close(out, run(reference.attend, torch.float32, *inputs), 8e-3)
+    else:
+        # Queries and outputs are rounded before and after they turn: twice as often as in other kernels.
+        limit = {torch.float32: 2e-6, torch.bfloat16: 1.2e-2}[dtype]
+        assert_close(out, run(reference.attend, torch.float64, *widened(*inputs)), limit)
