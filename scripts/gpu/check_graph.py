@@ -1,11 +1,11 @@
 """Capture decode steps of the model in a CUDA graph, replay them, and compare with eager runs.
 
-    python scripts/gpu/check_graph.py [--model PATH]
+    python scripts/gpu/check_graph.py [--model PATH] [--operations reference] [--dtype bfloat16] [--size 64x1]
 
 What it shows: a decode forward and a draft round of fixed size need nothing from the host (capture would fail
 otherwise), prefill neither (torch's synchronisation guard is set to raise), and a replay over new lengths,
-tables and tokens gives the numbers of an eager run, bit for bit. Prints one table; exits non-zero on a
-failure.
+tables and tokens gives the numbers of an eager run, bit for bit. With `--kernels` also what a replay consists
+of: launches and device time by kernel. Exits non-zero on a failure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import argparse
 import dataclasses
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
 
+from stepahead.devices.kernels.operations import REFERENCE, Operations
+from stepahead.devices.kernels.selection import triton_operations
 from stepahead.engine.model.opening import BUILT_IN, describe, load_model
 from stepahead.engine.model.v41.batch import Batch, SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import Caches, CacheShape
@@ -30,9 +33,10 @@ BLOCKS_PER_SEQUENCE = 8
 PROMPT_LENGTHS = (40, 130, 257, 383, 500, 611)
 
 
-def open_model(folder: Path, numerics: Numerics) -> Model:
+def open_model(folder: Path, numerics: Numerics, operations: Operations) -> Model:
     random_weights = not any(folder.glob("*.safetensors"))
-    return load_model(describe(folder, numerics), DEVICE, random_weights=random_weights)
+    described = describe(folder, numerics)
+    return load_model(described, DEVICE, random_weights=random_weights, operations=operations)
 
 
 def prompt_batch(sequences: int, vocab: int, ngram: int) -> Batch:
@@ -105,7 +109,7 @@ def clone(caches: Caches) -> Caches:
     )
 
 
-def check(model: Model, sequences: int, rows_each: int) -> dict[str, object]:
+def check(model: Model, sequences: int, rows_each: int, kernels: int) -> dict[str, object]:
     config = model.config
     shape = CacheShape(1 + sequences * BLOCKS_PER_SEQUENCE, sequences + 1, max_rows=sequences * 640)
     caches = model.new_caches(shape)
@@ -142,13 +146,32 @@ def check(model: Model, sequences: int, rows_each: int) -> dict[str, object]:
             replayed = [tensor.clone() for tensor in captured]
             expected = step(model, inputs, clone(eager_caches), rows_each)
             equal &= all(torch.equal(a, b) for a, b in zip(replayed, expected, strict=True))
+        launches = profile(graph, kernels)
         return {
             "sequences": sequences,
             "rows": sequences * rows_each,
             "replay equals eager": equal,
+            "launches": launches,
             "eager ms": milliseconds(lambda: step(model, inputs, caches, rows_each)),
             "replay ms": milliseconds(graph.replay),
         }
+
+
+def profile(graph: torch.cuda.CUDAGraph, shown: int) -> int:
+    """Kernels, copies and fills of one replay; prints the `shown` that take longest together."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        graph.replay()
+        torch.cuda.synchronize()
+    events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    count: Counter[str] = Counter(event.name for event in events)
+    spent: Counter[str] = Counter()
+    for event in events:
+        spent[event.name] += event.time_range.elapsed_us()
+    for name, microseconds in spent.most_common(shown):
+        print(f"  {count[name]:5d} x {name[:80]:80} {microseconds:8.1f} us")
+    if shown:
+        print(f"  {len(events):5d}   device busy {sum(spent.values()):.1f} us", flush=True)
+    return len(events)
 
 
 def pools(caches: Caches) -> list[torch.Tensor]:
@@ -176,13 +199,24 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, default=BUILT_IN)
+    parser.add_argument("--operations", choices=("reference", "triton"), default="triton")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), action="append")
+    parser.add_argument(
+        "--size", action="append", metavar="SEQUENCESxROWS", help="may be given several times"
+    )
+    parser.add_argument(
+        "--kernels", type=int, default=0, metavar="N", help="print the N most expensive kernels"
+    )
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     failed = False
-    for numerics in (exact(torch.float32), exact(torch.bfloat16)):
-        model = open_model(arguments.model, numerics)
-        for sequences, rows_each in ((1, 1), (1, 6), (16, 6), (64, 1), (64, 6)):
-            row = check(model, sequences, rows_each)
+    sizes = arguments.size or ["1x1", "1x6", "16x6", "64x1", "64x6"]
+    for dtype in arguments.dtype or ["float32", "bfloat16"]:
+        numerics = exact(getattr(torch, dtype))
+        operations = triton_operations(numerics.dtype) if arguments.operations == "triton" else REFERENCE
+        model = open_model(arguments.model, numerics, operations)
+        for sequences, rows_each in (map(int, size.split("x")) for size in sizes):
+            row = check(model, sequences, rows_each, arguments.kernels)
             failed |= not row["replay equals eager"]
             print(str(numerics.dtype), row, flush=True)
     return int(failed)

@@ -1,6 +1,6 @@
 """Check every kernel of the Triton set against its reference twin on the card, and time it.
 
-    python scripts/gpu/check_kernels.py [FAMILY ...] [--small]
+    python scripts/gpu/check_kernels.py [FAMILY ...] [--small] [--dtype bfloat16]
 
 A family is a file `kernels_FAMILY.py` beside this one with `run(small: bool) -> list[Row]`; without names all
 of them run. `--small` asks for small shapes and times nothing: for compute-sanitizer, which is slow.
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from measuring import Row, ceilings, print_table
+from measuring import DTYPES, Row, ceilings, print_table
 
 FAMILIES = sorted(path.stem.removeprefix("kernels_") for path in Path(__file__).parent.glob("kernels_*.py"))
 
@@ -27,7 +27,10 @@ def main() -> int:
     )
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(FAMILIES)}")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--dtype", choices=[str(dtype)[6:] for dtype in DTYPES])
     arguments = parser.parse_args()
+    if arguments.dtype:
+        DTYPES[:] = [getattr(torch, arguments.dtype)]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     if not arguments.small:
         measured = ceilings()

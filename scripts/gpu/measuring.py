@@ -16,6 +16,9 @@ from torch import Tensor
 
 DEVICE = torch.device("cuda")
 
+DTYPES = [torch.bfloat16, torch.float32]
+"""What families run in, where they have the choice; `check_kernels --dtype` leaves one."""
+
 
 @dataclass(frozen=True)
 class Row:
