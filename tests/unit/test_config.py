@@ -226,13 +226,22 @@ def test_a_document_must_be_an_object(document: Any) -> None:
     assert refusal(document).field == "config.json"
 
 
-def test_confidence_temperatures_are_optional_and_survive() -> None:
+def test_the_calibration_of_drafts_is_optional_and_survives() -> None:
     plain = parse_config(nano_document())
     assert plain.dspark_confidence_temperatures == ()
     assert "dspark_confidence_temperatures" not in to_document(plain)["text_config"]
     fitted = parse_config(changed("text_config", dspark_confidence_temperatures=[1, 1.5, 2, 2.5, 3]))
     assert fitted.dspark_confidence_temperatures == (1.0, 1.5, 2.0, 2.5, 3.0)
     assert parse_config(json.loads(json.dumps(to_document(fitted)))) == fitted
+    pairs = [[0.5, -1], [1, 0], [1, 0.5], [2, 1], [1, 1.5]]
+    peaks = parse_config(changed("text_config", dspark_peak_calibration=pairs))
+    assert peaks.dspark_peak_calibration == tuple((float(a), float(b)) for a, b in pairs)
+    assert parse_config(json.loads(json.dumps(to_document(peaks)))) == peaks
+    assert "dspark_peak_calibration" not in to_document(plain)["text_config"]
+    assert (
+        refusal(changed("text_config", dspark_peak_calibration=[1, 2])).allowed
+        == "a list of pairs of numbers"
+    )
     assert (
         refusal(changed("text_config", dspark_confidence_temperatures="hot")).allowed == "a list of numbers"
     )

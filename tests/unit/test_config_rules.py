@@ -70,6 +70,16 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         {"dspark_confidence_temperatures": (1.0, 1.5, 0.0, 2.0, 1.0)},
         "text_config.dspark_confidence_temperatures",
     ),
+    (
+        "peak_calibration_covers_the_block",
+        {"dspark_peak_calibration": ((1.0, 0.0),) * 4},
+        "text_config.dspark_peak_calibration",
+    ),
+    (
+        "peak_calibration_covers_the_block",
+        {"dspark_peak_calibration": ((1.0, 0.0),) * 4 + ((-1.0, 0.0),)},
+        "text_config.dspark_peak_calibration",
+    ),
     ("ratios_cover_every_layer", {"compress_ratios": (0,) * 12}, "text_config.compress_ratios"),
     ("ratios_cover_every_layer", {"compress_ratios": (4,) * 13}, "text_config.compress_ratios"),
     ("draft_layers_never_share", {"compress_ratios": (1,) * 13}, "text_config.compress_ratios"),

@@ -6,13 +6,17 @@ import pytest
 import torch
 
 from stepahead.devices.kernels.operations import REFERENCE
+from stepahead.devices.kernels.reference.sampling.peaks import peak_log_odds
 from stepahead.engine.model.v41.draft import DraftPass
 from stepahead.engine.model.v41.weights import DraftWeights
 
 SEQUENCES, BLOCK, DIM, RANK, VOCAB = 3, 4, 8, 4, 11
 
 
-def draft_pass(temperatures: tuple[float, ...], scale: float = 1.0) -> DraftPass:
+Pairs = tuple[tuple[float, float], ...]
+
+
+def draft_pass(temperatures: tuple[float, ...] = (), peaks: Pairs = (), *, scale: float = 1.0) -> DraftPass:
     random = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> torch.Tensor:
@@ -29,20 +33,51 @@ def draft_pass(temperatures: tuple[float, ...], scale: float = 1.0) -> DraftPass
         blocks=(),
     )
     hidden, base = normal(SEQUENCES, BLOCK, DIM), normal(SEQUENCES, BLOCK, VOCAB)
-    return DraftPass(hidden, base, weights, temperatures, torch.float32, REFERENCE)
+    return DraftPass(hidden, base, weights, temperatures, torch.float32, REFERENCE, peaks=peaks)
+
+
+PREVIOUS = torch.tensor([1, 5, 9])
+
+
+def odds(made: DraftPass, place: int) -> torch.Tensor:
+    return made.acceptance(place, PREVIOUS, made.logits(place, PREVIOUS))
 
 
 @pytest.mark.parametrize("place", range(BLOCK))
-def test_acceptance_is_the_raw_confidence_by_the_temperature_of_the_place(place: int) -> None:
+def test_odds_are_the_raw_confidence_by_the_temperature_of_the_place(place: int) -> None:
     temperatures = (0.5, 1.0, 2.0, 3.0)
-    made, previous = draft_pass(temperatures), torch.tensor([1, 5, 9])
-    raw = made.confidence(place, previous)
-    assert torch.equal(raw, draft_pass(()).confidence(place, previous))
-    assert torch.equal(made.acceptance(place, previous), raw / temperatures[place])
-    assert torch.equal(draft_pass(()).acceptance(place, previous), raw)
+    made = draft_pass(temperatures)
+    raw = made.confidence(place, PREVIOUS)
+    assert torch.equal(raw, draft_pass().confidence(place, PREVIOUS))
+    assert torch.equal(odds(made, place), raw / temperatures[place])
+    assert torch.equal(odds(draft_pass(), place), raw)
+
+
+@pytest.mark.parametrize("place", range(BLOCK))
+def test_a_calibrated_peak_stands_in_for_the_head(place: int) -> None:
+    pairs = ((0.5, -1.0), (1.0, 0.0), (2.0, 0.25), (3.0, 1.0))
+    made = draft_pass((9.0,) * BLOCK, pairs)
+    chance = made.logits(place, PREVIOUS).double().softmax(-1).amax(-1)
+    scale, offset = pairs[place]
+    expected = scale * (chance.log() - torch.log1p(-chance)) + offset
+    assert torch.allclose(odds(made, place).double(), expected, atol=1e-5)
+
+
+def test_the_peak_of_a_certain_and_of_an_even_distribution() -> None:
+    certain, even = torch.full((2, 5), -torch.inf), torch.zeros(2, 5)
+    certain[:, 2] = 7.0
+    assert torch.equal(peak_log_odds(certain), torch.full((2,), torch.inf))
+    assert torch.allclose(peak_log_odds(even), torch.full((2,), -1.3862944), atol=1e-6)  # 1 to 4
 
 
 def test_log_odds_stay_within_sixty() -> None:
-    made, previous = draft_pass((), scale=1e6), torch.tensor([1, 5, 9])
-    assert (made.confidence(0, previous).abs() > 60).all()
-    assert torch.equal(made.acceptance(0, previous).abs(), torch.full((SEQUENCES,), 60.0))
+    made = draft_pass(scale=1e6)
+    assert (made.confidence(0, PREVIOUS).abs() > 60).all()
+    assert torch.equal(odds(made, 0).abs(), torch.full((SEQUENCES,), 60.0))
+
+
+def test_a_broken_sequence_expects_nothing() -> None:
+    made = draft_pass()
+    made.hidden[1] = torch.nan
+    assert odds(made, 2)[1] == -60.0
+    assert odds(made, 2)[[0, 2]].abs().max() < 60.0

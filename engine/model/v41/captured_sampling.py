@@ -76,7 +76,7 @@ class PlainSampler:
         output = position + 1 - self._tables.origin[slots]
         for place in range(count):
             logits = block.logits(place, previous)
-            odds.append(block.acceptance(place, previous))
+            odds.append(block.acceptance(place, previous, logits))
             previous, _ = self._draw(logits, slots, output + place, random)
             guesses.append(previous)
         state.drafts[slots] = torch.stack(guesses, 1)

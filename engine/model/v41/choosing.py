@@ -130,7 +130,7 @@ class Chooser:
         host_slots = placed.layout.slots[placed.layout.samples]
         for place in range(count):
             logits = block.logits(place, previous)
-            state.confidence[slots, place] = block.acceptance(place, previous)
+            state.confidence[slots, place] = block.acceptance(place, previous, logits)
             rows = DrawRows(numbers, slots, first + place, guesses, host_slots)
             previous = self._processor.draw(logits, rows).tokens
             guesses[:, place] = previous

@@ -72,6 +72,7 @@ _KIND_PHRASES: dict[Any, str] = {
     float | None: "a number or null",
     tuple[int, ...]: "a list of integers",
     tuple[float, ...]: "a list of numbers",
+    tuple[tuple[float, float], ...]: "a list of pairs of numbers",
     RopeScaling | None: "an object or null",
 }
 
@@ -121,8 +122,9 @@ def to_document(config: ModelConfig) -> dict[str, Any]:
     vision = flat.pop("vision")
     top = {name: flat.pop(name) for name in _TOP_LEVEL}
     scaling = flat.pop("rope_scaling")
-    if not flat["dspark_confidence_temperatures"]:
-        del flat["dspark_confidence_temperatures"]  # no published field: say it only where it says something
+    for name in ("dspark_confidence_temperatures", "dspark_peak_calibration"):
+        if not flat[name]:
+            del flat[name]  # no published field: written only where it says something
     text = {
         "model_type": "deepseek_v41_text",
         **flat,

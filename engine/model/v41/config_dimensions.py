@@ -128,6 +128,14 @@ def confidence_temperatures_cover_the_block(config: ModelConfig) -> None:
     require(fits, field, temperatures, f"absent, or {block} positive numbers, one for each draft")
 
 
+def peak_calibration_covers_the_block(config: ModelConfig) -> None:
+    pairs, block = config.dspark_peak_calibration, config.dspark_block_size
+    fits = not pairs or len(pairs) == block
+    fits &= all(math.isfinite(scale) and scale > 0 and math.isfinite(offset) for scale, offset in pairs)
+    allowed = f"absent, or {block} pairs of a positive scale and an offset"
+    require(fits, TEXT + "dspark_peak_calibration", pairs, allowed)
+
+
 def vision_tower_is_whole(config: ModelConfig) -> None:
     vision = config.vision
     if vision is None:
@@ -153,6 +161,7 @@ DIMENSION_RULES = (
     quantized_dimensions_are_whole_groups,
     experts_can_be_chosen,
     confidence_temperatures_cover_the_block,
+    peak_calibration_covers_the_block,
     vision_tower_is_whole,
 )
 """In this order: a later rule may rely on the earlier ones."""

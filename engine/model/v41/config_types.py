@@ -140,6 +140,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     dspark_n_routed_experts: int = 0
     dspark_num_experts_per_tok: int = 0
     dspark_confidence_temperatures: tuple[float, ...] = ()  # one a place; ours, empty means 1 everywhere
+    dspark_peak_calibration: tuple[tuple[float, float], ...] = ()  # ours, see `DraftPass.acceptance`
 
     use_fp4_sparse_kv: bool = True
     vision: VisionConfig | None = None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stepahead.devices.kernels.operations import Operations
+from stepahead.devices.kernels.reference.sampling.peaks import peak_log_odds
 
 from .caches import Caches
 from .compressed import Selections
@@ -48,6 +49,7 @@ class DraftPass:
     temperatures: tuple[float, ...]  # of the confidences, by place; empty: 1
     wide: torch.dtype
     operations: Operations
+    peaks: tuple[tuple[float, float], ...] = ()  # scale and offset by place; empty: the head decides
 
     @property
     def block(self) -> int:
@@ -65,15 +67,22 @@ class DraftPass:
             features.to(self.wide), self.weights.confidence.to(self.wide)
         ).squeeze(-1)
 
-    def acceptance(self, place: int, previous: Tensor) -> Tensor:
+    def acceptance(self, place: int, previous: Tensor, logits: Tensor) -> Tensor:
         """Log-odds `[sequences]` that the draft of one place is accepted if those before it were.
 
-        The raw confidence by the place's temperature, which measured acceptance chose. Everything that
-        decides how many drafts to verify reads these; the raw ones are what the checkpoint promises.
+        `logits` are those of the place. Everything that decides how many drafts to verify reads these odds.
+        The published sign of certainty is the confidence head, calibrated by one temperature a place. A
+        checkpoint may name another, the peak of the distribution that the draft is drawn from: it sees the
+        whole vocabulary where the head sees a hidden vector, and was never trained to be a chance, so it is
+        scaled and shifted. Both depend on what stands before a draft, not on the draft, as they must.
         """
-        raw = self.confidence(place, previous)
-        scaled = raw / self.temperatures[place] if self.temperatures else raw
-        return scaled.clamp(-_SUREST, _SUREST)
+        if self.peaks:
+            scale, offset = self.peaks[place]
+            odds = peak_log_odds(logits) * scale + offset
+        else:
+            odds = self.confidence(place, previous)
+            odds = odds / self.temperatures[place] if self.temperatures else odds
+        return odds.clamp(-_SUREST, _SUREST).nan_to_num(-_SUREST)  # of a broken sequence: nobody else's loss
 
     def greedy(self, newest: Tensor) -> Drafts:
         """Choose the likeliest token at every place."""
@@ -143,4 +152,5 @@ class DraftBlock:
             self._config.dspark_confidence_temperatures,
             self._numerics.wide,
             self._operations,
+            self._config.dspark_peak_calibration,
         )
