@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn import functional
 
 from stepahead.devices.kernels.operations import REFERENCE
+from stepahead.devices.kernels.reference.experts import Mixture, Routing
 from stepahead.engine.model.v41.attention import Attention
 from stepahead.engine.model.v41.batch import Batch, SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import Caches, CacheShape, allocate_caches, window_ring
@@ -74,8 +74,11 @@ class Parity:
         attention.store_entries(inputs, self.step, caches)
         return attention(inputs, self.step, caches, Selections(), None), caches
 
-    def feed_forward(self, layer: int) -> FeedForward:
-        return FeedForward(self.config, self.numerics, layer, self.weights.blocks[layer].ffn, REFERENCE)
+    def mixture(self, layer: int) -> Mixture:
+        feed_forward = FeedForward(
+            self.config, self.numerics, layer, self.weights.blocks[layer].ffn, REFERENCE
+        )
+        return Mixture(feed_forward.experts, self.config.swiglu_limit, True, torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def assert_bits(actual: Tensor, expected: Tensor) -> None:
 
 def test_quantized_linear(modules: Parity) -> None:
     weight = modules.weights.blocks[0].attention.query_a_kv[modules.config.q_lora_rank :]
-    output = functional.linear(modules.numerics.matmul_input(modules.vectors["wkv_in"]), weight)
+    output = REFERENCE.linear(modules.numerics.matmul_input(modules.vectors["wkv_in"]), weight)
     assert_bits(output, modules.vectors["wkv_out"])
 
 
@@ -122,13 +125,13 @@ def test_routed_expert(modules: Parity) -> None:
     """Expert 0 of layer 3 on every row, with the recorded routing weights."""
     inputs, weights = modules.vectors["expert_in"], modules.vectors["expert_w"]
     chosen = torch.zeros(weights.shape, dtype=torch.int64)
-    routed = modules.feed_forward(3)._grouped(modules.numerics.matmul_input(inputs), chosen, weights)
+    routed = modules.mixture(3).grouped(modules.numerics.matmul_input(inputs), Routing(chosen, weights))
     assert_bits(routed.to(torch.bfloat16), modules.vectors["expert_out"])
 
 
 def test_shared_expert(modules: Parity) -> None:
     inputs = modules.numerics.matmul_input(modules.vectors["shared_in"])
-    assert_bits(modules.feed_forward(3)._shared(inputs).to(torch.bfloat16), modules.vectors["shared_out"])
+    assert_bits(modules.mixture(3).shared(inputs).to(torch.bfloat16), modules.vectors["shared_out"])
 
 
 def test_engram(modules: Parity) -> None:

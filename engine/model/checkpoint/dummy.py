@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from ..v41.config import ModelConfig
 from .formats import QuantizedTensor, fake_quantize, quantize
 from .layout import tensor_specs
-from .storage import Shape
+from .storage import Shape, StorageKind, TensorSpec
 
 _NORM_SPREAD = 0.1
 _SINK_SPREAD = 0.5
@@ -54,6 +54,12 @@ class DummyReader:
         if not kind.is_quantized:
             raise ValueError(f"{name} is stored unquantized; use read()")
         return quantize(self._draw(name), kind)
+
+    def read_stored(self, name: str, spec: TensorSpec) -> Tensor | QuantizedTensor:
+        """The weight in the storage of `spec`."""
+        if spec.kind.is_quantized:
+            return quantize(self._draw(name), spec.kind)
+        return self.read(name, torch.float32 if spec.kind is StorageKind.FP32 else torch.bfloat16)
 
     def _draw(self, name: str) -> Tensor:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()

@@ -18,9 +18,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.quantized import QuantizedWeight, WeightFormat
 from stepahead.devices.kernels.reference.quantization import (
     E2M1_MAX,
     E4M3_MAX,
+    UE8M0_BIAS,
     decode_e2m1,
     decode_ue8m0,
     encode_e2m1,
@@ -56,6 +58,23 @@ class QuantizedTensor(msgspec.Struct, frozen=True, eq=False):
         if self.kind is StorageKind.FP8_BLOCK:
             scales = scales.repeat_interleave(GROUP, dim=0)[:rows]
         return _expand(self.payload, scales, columns, dtype)
+
+    def kept(self) -> QuantizedWeight:
+        """The same bytes as an operation takes them. `ValueError` where no kernel could expand them exactly.
+
+        FP8 rows hold tables that are looked up, not multiplied by; they have no such form.
+        """
+        if self.kind is StorageKind.FP8_ROWS:
+            raise ValueError("a table with a scale per row is looked up, not multiplied by")
+        fp4 = self.kind is StorageKind.MXFP4
+        weight_format = WeightFormat.MXFP4 if fp4 else WeightFormat.FP8_BLOCK
+        largest = int(self.scales.max())
+        if largest > weight_format.largest_scale:
+            raise ValueError(
+                f"a scale of 2 ** {largest - UE8M0_BIAS} is above the largest that {weight_format.name} weights "
+                f"may keep, 2 ** {weight_format.largest_scale - UE8M0_BIAS}"
+            )
+        return QuantizedWeight(self.payload, self.scales, weight_format)
 
     def dequantize_rows(self, row_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Some rows of the weight, [n, columns], without expanding the others. `row_ids`: int64 [n]."""

@@ -1,0 +1,41 @@
+"""Products with a weight that may be stored quantized.
+
+The twin expands the whole weight and multiplies: slow, and exactly what a kernel that expands in registers
+must give up to the order of its sums. A plain float32 weight goes straight to torch.
+
+Row independence, truthfully: torch's libraries choose a kernel by the number of rows, so the same row may
+differ in its last bits between calls of different sizes; within a call rows never meet.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..quantized import Weight, plain
+from .norm import wide_dtype
+
+
+def linear(x: Tensor, weight: Weight) -> Tensor:
+    """`x @ weight.T` in the type of `x`. `x` `[..., in]`, `weight` `[out, in]`."""
+    return functional.linear(x, plain(weight, x.dtype))
+
+
+def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
+    """Each group of the inputs through a matrix of its own: `[rows, groups * out]`."""
+    groups = weight_groups_out_in.shape[0]
+    grouped = x_rows_dim.view(x_rows_dim.shape[0], groups, -1).transpose(0, 1)
+    weight = plain(weight_groups_out_in, x_rows_dim.dtype)
+    return torch.bmm(grouped, weight.mT).transpose(0, 1).flatten(1)
+
+
+def wide_linear(x: Tensor, weight: Weight) -> Tensor:
+    """`x @ weight.T` with sums and result in the wide type of `x`, also where `x` and `weight` are narrow."""
+    wide = wide_dtype(x.dtype)
+    weight = plain(weight, wide)
+    if x.dtype == wide and weight.dtype == wide:
+        return functional.linear(x, weight)
+    if x.device.type == "cuda" and x.dtype == weight.dtype and x.dim() == 2:
+        return torch.mm(x, weight.t(), out_dtype=wide)
+    return functional.linear(x.to(wide), weight.to(wide))

@@ -1,0 +1,167 @@
+"""Codes of quantized weights expanded in registers, and activations rounded to FP8: parts of other kernels.
+
+A decode step reads every weight once and multiplies it a few times, so what a kernel spends per weight on
+expanding it decides whether it keeps up with memory: at 4.3 TB/s an H200 has four instructions for a 4-bit
+weight. The conversions of the hardware are slower than that. Here the bits of a code are moved to where a
+bfloat16 has them, two at a time; the exponent is then off by a constant, and one multiplication by
+`scale * 2 ** constant` sets it right and applies the scale. Subnormal codes become subnormal bfloat16
+numbers, which that multiplication normalises, so every code is exact.
+
+The interpreter has no inline assembly: it runs the same arithmetic on float32 (`assembly=False`).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+PLAIN = tl.constexpr(0)
+FP8_BLOCK = tl.constexpr(1)
+MXFP4 = tl.constexpr(2)
+
+_E4M3_PAIRS = tl.constexpr("""{
+.reg .b32 low, high, left, right;
+prmt.b32 low, $2, 0, 0x1404;
+prmt.b32 high, $2, 0, 0x3424;
+shr.u32 left, low, 4;
+shr.u32 right, high, 4;
+and.b32 left, left, 0x07f007f0;
+and.b32 right, right, 0x07f007f0;
+lop3.b32 left, low, 0x80008000, left, 0xea;
+lop3.b32 right, high, 0x80008000, right, 0xea;
+mul.bf16x2 $0, left, $3;
+mul.bf16x2 $1, right, $4;
+}""")
+
+_E2M1_PAIRS = tl.constexpr("""{
+.reg .b32 low, high, left, right;
+prmt.b32 low, $4, 0, 0x1404;
+prmt.b32 high, $4, 0, 0x3424;
+shr.u32 left, low, 6;
+shr.u32 right, high, 6;
+and.b32 left, left, 0x01c001c0;
+and.b32 right, right, 0x01c001c0;
+lop3.b32 left, low, 0x80008000, left, 0xea;
+lop3.b32 right, high, 0x80008000, right, 0xea;
+mul.bf16x2 $2, left, $5;
+mul.bf16x2 $3, right, $6;
+shl.b32 low, low, 4;
+shl.b32 high, high, 4;
+shr.u32 left, low, 6;
+shr.u32 right, high, 6;
+and.b32 left, left, 0x01c001c0;
+and.b32 right, right, 0x01c001c0;
+lop3.b32 left, low, 0x80008000, left, 0xea;
+lop3.b32 right, high, 0x80008000, right, 0xea;
+mul.bf16x2 $0, left, $5;
+mul.bf16x2 $1, right, $6;
+}""")
+
+
+@triton.jit
+def _factor(scale_bytes, offset: tl.constexpr, bytes_per_scale: tl.constexpr):
+    """`2 ** (scale_byte + offset - 127)` as bfloat16, repeated for every byte that shares it."""
+    rows: tl.constexpr = scale_bytes.shape[0]
+    groups: tl.constexpr = scale_bytes.shape[1]
+    bits = (scale_bytes.to(tl.int16) + offset) << 7
+    factor = bits.to(tl.bfloat16, bitcast=True)
+    factor = tl.broadcast_to(factor[:, :, None], (rows, groups, bytes_per_scale))
+    return factor.reshape(rows, groups * bytes_per_scale)
+
+
+@triton.jit
+def _wide_factor(scale_bytes, offset: tl.constexpr, bytes_per_scale: tl.constexpr):
+    """The same in float32."""
+    rows: tl.constexpr = scale_bytes.shape[0]
+    groups: tl.constexpr = scale_bytes.shape[1]
+    factor = ((scale_bytes.to(tl.int32) + offset) << 23).to(tl.float32, bitcast=True)
+    factor = tl.broadcast_to(factor[:, :, None], (rows, groups, bytes_per_scale))
+    return factor.reshape(rows, groups * bytes_per_scale)
+
+
+@triton.jit
+def expand_e4m3(codes, scale_bytes, assembly: tl.constexpr):
+    """`[rows, k]` uint8 codes with `[rows, k / 32]` scale bytes: bfloat16 `[rows, k]`, exact."""
+    if assembly:
+        weight = tl.inline_asm_elementwise(
+            _E4M3_PAIRS,
+            "=&r,=&r,r,r,r",
+            [codes, _factor(scale_bytes, 120, 32)],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=4,
+        )
+    else:
+        wide = codes.to(tl.int32)
+        bits = ((wide & 0x7F) << 20) | ((wide & 0x80) << 24)
+        weight = (bits.to(tl.float32, bitcast=True) * _wide_factor(scale_bytes, 120, 32)).to(tl.bfloat16)
+    return weight
+
+
+@triton.jit
+def expand_e2m1(pairs, scale_bytes, assembly: tl.constexpr):
+    """`[rows, k / 2]` bytes with `[rows, k / 32]` scale bytes: the even and the odd columns, each bfloat16
+    `[rows, k / 2]`, exact. Joining them would move every weight between threads; the columns of the other
+    factor are parted instead.
+    """
+    if assembly:
+        even, odd = tl.inline_asm_elementwise(
+            _E2M1_PAIRS,
+            "=&r,=&r,=&r,=&r,r,r,r",
+            [pairs, _factor(scale_bytes, 126, 16)],
+            dtype=(tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=4,
+        )
+    else:
+        wide = pairs.to(tl.int32)
+        factor = _wide_factor(scale_bytes, 126, 16)
+        low = ((wide & 0x07) << 22) | ((wide & 0x08) << 28)
+        high = ((wide & 0x70) << 18) | ((wide & 0x80) << 24)
+        even = (low.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)
+        odd = (high.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)
+    return even, odd
+
+
+@triton.jit
+def dot(left, right, sums, assembly: tl.constexpr):
+    """`sums + left @ right` in float32; float32 factors lose nothing, and the interpreter has no bfloat16."""
+    if assembly:
+        sums = tl.dot(left, right, sums, input_precision="ieee")
+    else:
+        sums = tl.dot(left.to(tl.float32), right.to(tl.float32), sums, input_precision="ieee")
+    return sums
+
+
+@triton.jit
+def fp8_scale(amax):
+    """The power of two under which `amax` fits e4m3, as the published rule has it: on exponent bits.
+
+    0x1fffff is the mantissa mask less the mantissa of 448 = 1.75 * 2 ** 8.
+    """
+    bits = tl.maximum(amax, 1e-4).to(tl.int32, bitcast=True)
+    return (((bits + 0x1FFFFF) & 0x7F800000) - (8 << 23)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def round_to_e4m3(scaled):
+    """Nearest e4m3 value, ties to even, of float32 values within its range.
+
+    Adding and taking away one and a half times 2 ** 23 steps lets the adder round; a step is an eighth of
+    the value's power of two, and 2 ** -9 below the smallest normal code.
+    """
+    exponent = scaled.to(tl.int32, bitcast=True) & 0x7F800000
+    exponent = tl.maximum(exponent, (127 - 6) << 23)
+    magic = (exponent + ((23 - 3) << 23) | 0x400000).to(tl.float32, bitcast=True)
+    return (scaled + magic) - magic
+
+
+@triton.jit
+def fp8_round_trip(x, groups: tl.constexpr):
+    """float32 `[rows, groups * 32]`: 32 columns at a time as they come back from FP8."""
+    rows: tl.constexpr = x.shape[0]
+    grouped = x.reshape(rows, groups, 32)
+    scale = fp8_scale(tl.max(tl.abs(grouped), axis=2))[:, :, None]
+    # A power of two is inverted on its exponent: the hardware's quick division is not exact.
+    inverse = ((254 << 23) - scale.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+    return (round_to_e4m3(grouped * inverse) * scale).reshape(rows, groups * 32)

@@ -1,0 +1,175 @@
+"""Products with FP8-block weights that stay quantized: a decode step reads each weight once, in one byte.
+
+Few rows: a program owns some weight rows and streams them past all activations. Where a matrix has fewer rows
+than the device has room for programs, its columns are parted as well: programs leave partial sums and count
+themselves in, and the last one adds them up, always in the order of the parts. How columns are parted depends
+on the matrix alone, so a row's sums have the same order whatever the number of rows.
+
+Many rows: arithmetic dominates, and the library's product of bfloat16 is as fast as the card. Then expanding
+the weight once, three bytes moved for each of its codes, costs less than any other way to feed the units.
+The last bits of a row may differ between the two ways; within each they depend on the row alone, up to the
+library's choice of a kernel by the number of rows.
+
+A grid of groups serves the grouped output projection: each group of columns has a matrix of its own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..quantized import QuantizedWeight, Weight, WeightFormat
+from ..reference import products as twin
+from .codes import dot, expand_e4m3
+from .launching import INTERPRETED, dividing_step
+
+MOST_STREAMED = 256
+"""Rows up to which weights are streamed; beyond, they are expanded and multiplied by the library."""
+
+_PROGRAMS = 528
+"""Programs that fill a device: four for each of 132 multiprocessors."""
+_COUNTERS = 1 << 16
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _stream(
+    x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
+    OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """`out[rows, group * OUT + column] = x[rows, group * IN :] @ weight[group].T` for one block of columns."""
+    block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
+    tile, group = tl.program_id(1), tl.program_id(2)
+    column, k = block * WIDTH + tl.arange(0, WIDTH), tl.arange(0, STEP)
+    row = tile * HEIGHT + tl.arange(0, HEIGHT)
+    exists = row < rows
+    columns: tl.constexpr = IN // PARTS
+    start = part * columns
+    first_row = group.to(tl.int64) * OUT
+    weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
+    groups = start // 32 + tl.arange(0, STEP // 32)
+    scales_ptr += ((first_row + column) // 32)[:, None] * (IN // 32) + groups[None, :]
+    safe_row = tl.minimum(row, rows - 1).to(tl.int64)
+    x_ptr += safe_row[None, :] * x_stride + (group * IN + start + k)[:, None]
+    sums = tl.zeros((WIDTH, HEIGHT), tl.float32)
+    for _ in range(0, columns, STEP):
+        x = tl.load(x_ptr)
+        weight = expand_e4m3(tl.load(weight_ptr), tl.load(scales_ptr), ASSEMBLY)
+        sums = dot(weight.to(x.dtype), x, sums, ASSEMBLY)
+        weight_ptr += STEP
+        scales_ptr += STEP // 32
+        x_ptr += STEP
+    out_ptr += row.to(tl.int64)[None, :] * out_stride + (group * OUT + column)[:, None]
+    if PARTS == 1:
+        tl.store(out_ptr, sums.to(out_ptr.dtype.element_ty), mask=exists[None, :])
+    else:
+        here = (group * tl.num_programs(1) + tile) * (OUT // WIDTH) + block
+        lane = tl.arange(0, WIDTH)[:, None] + tl.arange(0, HEIGHT)[None, :] * WIDTH
+        partial_ptr += here.to(tl.int64) * (PARTS * WIDTH * HEIGHT) + lane
+        tl.store(partial_ptr + part * (WIDTH * HEIGHT), sums)
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counters_ptr + here, 1, sem="acq_rel")
+        if arrived == PARTS - 1:
+            tl.store(counters_ptr + here, 0)
+            total = tl.load(partial_ptr)
+            for other in tl.static_range(1, PARTS):
+                total += tl.load(partial_ptr + other * (WIDTH * HEIGHT))
+            tl.store(out_ptr, total.to(out_ptr.dtype.element_ty), mask=exists[None, :])
+
+
+@triton.jit
+def _expand(
+    weight_ptr, scales_ptr, out_ptr, IN: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    start = tl.program_id(1) * STEP
+    place = row[:, None] * IN + (start + tl.arange(0, STEP))[None, :]
+    scales = (row // 32)[:, None] * (IN // 32) + (start // 32 + tl.arange(0, STEP // 32))[None, :]
+    weight = expand_e4m3(tl.load(weight_ptr + place), tl.load(scales_ptr + scales), ASSEMBLY)
+    tl.store(out_ptr + place, weight.to(out_ptr.dtype.element_ty))
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+
+
+def parts(out: int, columns: int, width: int, groups: int) -> int:
+    """Into how many the columns of a weight are parted: enough programs, and no part below 512 columns."""
+    wanted = _PROGRAMS * width // (out * groups)
+    count = 1
+    while count * 2 <= wanted and columns % (count * 2 * 256) == 0 and columns // (count * 2) >= 512:
+        count *= 2
+    return count
+
+
+def expand(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
+    """The whole weight in `dtype`, in one pass over it."""
+    columns = weight.shape[-1]
+    out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
+    height = out.numel() // columns
+    step, width = dividing_step(columns, 256), dividing_step(height, 32)
+    _expand[(height // width, columns // step)](
+        weight.payload.view(torch.uint8), weight.scales, out, columns, width, step, ASSEMBLY=not INTERPRETED
+    )
+    return out
+
+
+def _streamable(x: Tensor, weight: Weight) -> bool:
+    return (
+        isinstance(weight, QuantizedWeight)
+        and weight.format is WeightFormat.FP8_BLOCK
+        and weight.shape[-2] % 32 == 0
+        and x.dtype in (torch.bfloat16, torch.float32)
+    )
+
+
+def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor:
+    """`[rows, groups * out]`; `weight` `[groups *] out, in`, whole blocks."""
+    out, columns = weight.shape[-2:]
+    rows = x_rows_in.shape[0]
+    result = torch.empty(rows, groups * out, dtype=x_rows_in.dtype, device=x_rows_in.device)
+    if not rows:
+        return result
+    height = next(size for size in (8, 16, 32, 64) if rows <= size or size == 64)
+    width, tiles = dividing_step(out, 64), triton.cdiv(rows, height)
+    count = parts(out, columns, width, groups)
+    partial = torch.empty(
+        groups * tiles * out * height * count if count > 1 else 1,
+        dtype=torch.float32,
+        device=x_rows_in.device,
+    )
+    _stream[(out // width * count, tiles, groups)](
+        x_rows_in, weight.payload.view(torch.uint8), weight.scales, partial, _counters(x_rows_in.device),
+        result, rows, x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
+        WIDTH=width, STEP=dividing_step(columns // count, 256), ASSEMBLY=not INTERPRETED, num_warps=2,
+        num_stages=1 if INTERPRETED else 4,
+    )  # fmt: skip
+    return result
+
+
+def linear(x: Tensor, weight: Weight) -> Tensor:
+    """See `reference.products.linear`."""
+    if not isinstance(weight, QuantizedWeight) or not _streamable(x, weight):
+        return twin.linear(x, weight)
+    rows = x.reshape(-1, x.shape[-1])
+    if rows.shape[0] > MOST_STREAMED:
+        return torch.nn.functional.linear(x, expand(weight, x.dtype))
+    if rows.stride(-1) != 1:
+        rows = rows.contiguous()
+    return _multiply(rows, weight, 1).view(*x.shape[:-1], weight.shape[-2])
+
+
+def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
+    """See `reference.products.grouped_linear`."""
+    weight = weight_groups_out_in
+    if not isinstance(weight, QuantizedWeight) or not _streamable(x_rows_dim, weight):
+        return twin.grouped_linear(x_rows_dim, weight)
+    if x_rows_dim.shape[0] > MOST_STREAMED:
+        return twin.grouped_linear(x_rows_dim, expand(weight, x_rows_dim.dtype))
+    return _multiply(x_rows_dim.contiguous(), weight, weight.shape[0])

@@ -1,0 +1,156 @@
+"""The feed-forward kernels against their twins: routing, sorting, and experts in every storage format."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from stepahead.devices.kernels.quantized import Weight, plain
+from stepahead.devices.kernels.reference import experts as reference
+from stepahead.devices.kernels.reference.quantization import fp8_round_trip
+from stepahead.devices.kernels.triton import experts, routing
+from stepahead.engine.model.checkpoint.formats import quantize
+from stepahead.engine.model.checkpoint.storage import StorageKind
+from tests.kernels.comparing import assert_close
+
+LIMIT, SCALING = 1.5, 1.5
+
+
+def stored(*shape: int, kind: StorageKind | None, dtype: torch.dtype) -> Weight:
+    """A random stack of matrices, plain in `dtype` or quantized."""
+    values = torch.randn(*shape) * shape[-1] ** -0.5
+    if kind is None:
+        return values.to(dtype)
+    whole = quantize(values.view(-1, shape[-1]), kind).kept()
+    return whole if len(shape) == 2 else whole.view(*shape)
+
+
+def random_experts(
+    count: int, dim: int, inner: int, kind: StorageKind | None, shared: StorageKind | None, dtype: torch.dtype
+) -> reference.Experts:
+    return reference.Experts(
+        stored(count, 2 * inner, dim, kind=kind, dtype=dtype),
+        stored(count, dim, inner, kind=kind, dtype=dtype),
+        stored(2 * inner, dim, kind=shared, dtype=dtype),
+        stored(dim, inner, kind=shared, dtype=dtype),
+    )
+
+
+def placed(mixture: reference.Experts, device: torch.device) -> reference.Experts:
+    return reference.Experts(*(getattr(mixture, f.name).to(device) for f in dataclasses.fields(mixture)))
+
+
+def in_float64(mixture: reference.Experts) -> reference.Experts:
+    weights = (getattr(mixture, field.name) for field in dataclasses.fields(mixture))
+    return reference.Experts(*(plain(weight, torch.float64).double() for weight in weights))
+
+
+def inputs(rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (torch.randn(rows, dim) * 1.5).to(dtype).to(device)
+
+
+FORMATS = [
+    (None, None),
+    (StorageKind.MXFP4, StorageKind.FP8_BLOCK),
+    (StorageKind.FP8_BLOCK, StorageKind.FP8_BLOCK),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("routed", "shared"), FORMATS, ids=["plain", "mxfp4", "fp8"])
+@pytest.mark.parametrize(
+    ("rows", "count", "top_k", "dim", "inner"), [(1, 4, 2, 64, 32), (37, 5, 3, 96, 64), (0, 4, 2, 64, 32)]
+)
+def test_a_sublayer_matches_its_twin(
+    device: torch.device, dtype: torch.dtype, routed: StorageKind | None, shared: StorageKind | None,
+    rows: int, count: int, top_k: int, dim: int, inner: int,
+) -> None:  # fmt: skip
+    mixture = placed(random_experts(count, dim, inner, routed, shared, dtype), device)
+    x, gate = inputs(rows, dim, dtype, device), (torch.randn(count, dim) * dim**-0.5).to(device, dtype)
+    biases = torch.randn(2, count, device=device) * 0.1
+    images = torch.arange(rows, device=device) % 3 == 0
+    arguments = (x, gate, biases[0], biases[1], images, top_k, SCALING, mixture)
+    ours = routing.route_rows(*arguments, quantized=False)
+    theirs = reference.route_rows(*arguments, quantized=False)
+    dense = torch.zeros(2, rows, count, device=device)
+    assert_close(
+        dense[0].scatter(1, ours.chosen, ours.shares), dense[1].scatter(1, theirs.chosen, theirs.shares)
+    )
+    out = experts.mix_experts(x, ours, mixture, LIMIT, quantized=False)
+    assert out.dtype == dtype
+    wide = reference.Routing(ours.chosen, ours.shares.double())
+    expected = reference.mix_experts(x.double(), wide, in_float64(mixture), LIMIT, quantized=False)
+    assert_close(out, expected, 2e-6 if dtype == torch.float32 else 1e-2)
+    # A choice made by another set of operations is sorted and gives the same.
+    plainly = reference.Routing(ours.chosen, ours.shares)
+    assert torch.equal(experts.mix_experts(x, plainly, mixture, LIMIT, quantized=False), out)
+
+
+@pytest.mark.parametrize(("routed", "shared"), FORMATS[1:], ids=["mxfp4", "fp8"])
+def test_the_quantized_level_rounds_where_its_twin_does(
+    device: torch.device, routed: StorageKind, shared: StorageKind
+) -> None:
+    """Inputs are rounded bit for bit; hidden activations nearly so: one sum apart may be one code apart."""
+    mixture = placed(random_experts(4, 96, 64, routed, shared, torch.bfloat16), device)
+    x, gate = inputs(19, 96, torch.bfloat16, device), (torch.randn(4, 96) / 10).to(device, torch.bfloat16)
+    bias = torch.zeros(4, device=device)
+    ours = routing.route_rows(x, gate, bias, bias, None, 2, SCALING, mixture, quantized=True)
+    rounded = fp8_round_trip(x)
+    assert torch.equal(ours.inputs, rounded)
+    if routed is StorageKind.MXFP4:
+        assert torch.equal(ours.parted, torch.cat((rounded[:, 0::2], rounded[:, 1::2]), dim=1))
+    out = experts.mix_experts(x, ours, mixture, LIMIT, quantized=True)
+    expected = reference.mix_experts(x, ours, mixture, LIMIT, quantized=True)
+    exact = reference.mix_experts(x, ours, mixture, LIMIT, quantized=False)
+    assert_close(out, expected, 2.5e-2)
+    assert (out - expected).norm() < (exact - expected).norm() / 2  # rounding was done, not left out
+
+
+def test_ties_go_to_the_lower_expert_and_sorting_is_stable(device: torch.device) -> None:
+    x, gate = torch.ones(40, 32, device=device), torch.ones(6, 32, device=device)
+    bias = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0], device=device)
+    mixture = placed(random_experts(6, 32, 32, None, None, torch.float32), device)
+    ours = routing.route_rows(x, gate, bias, bias, None, 2, SCALING, mixture, quantized=False)
+    assert torch.equal(ours.chosen, torch.tensor([[1, 2]], device=device).expand(40, 2))
+    tiles = ours.tiles
+    first = torch.arange(40, device=device, dtype=torch.int32) * 2
+    assert torch.equal(tiles.order, torch.cat((first, first + 1)))
+    kept = tiles.count > 0
+    covered = [
+        range(f, f + c) for f, c in zip(tiles.first[kept].tolist(), tiles.count[kept].tolist(), strict=True)
+    ]
+    assert sorted(place for part in covered for place in part) == list(range(80))
+    assert tiles.expert[kept].tolist() == sorted(tiles.expert[kept].tolist())
+
+
+def test_sorting_in_the_launch_equals_sorting_with_torch(device: torch.device) -> None:
+    mixture = placed(random_experts(5, 32, 32, None, None, torch.float32), device)
+    x, gate = inputs(70, 32, torch.float32, device), torch.randn(5, 32, device=device) / 5
+    bias = torch.zeros(5, device=device)
+    ours = routing.route_rows(x, gate, bias, bias, None, 3, SCALING, mixture, quantized=False)
+    other = routing.sort_picks(x, ours, mixture, quantized=False)
+    kept = other.tiles.count > 0
+    assert torch.equal(ours.tiles.count, other.tiles.count)
+    assert torch.equal(ours.tiles.order, other.tiles.order)
+    for name in ("expert", "first"):
+        assert torch.equal(getattr(ours.tiles, name)[kept], getattr(other.tiles, name)[kept])
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+def test_rows_do_not_depend_on_each_other(device: torch.device) -> None:
+    mixture = placed(random_experts(4, 64, 32, *FORMATS[1], torch.bfloat16), device)
+    x, gate = inputs(24, 64, torch.bfloat16, device), (torch.randn(4, 64) / 8).to(device, torch.bfloat16)
+    bias = torch.zeros(4, device=device)
+
+    def run(rows: Tensor) -> Tensor:
+        chosen = routing.route_rows(rows, gate, bias, bias, None, 2, SCALING, mixture, quantized=True)
+        return experts.mix_experts(rows, chosen, mixture, LIMIT, quantized=True)
+
+    assert torch.equal(run(x)[5:6], run(x[5:6]))
+    x[3] = torch.nan
+    assert torch.equal(run(x)[5:6], run(x[5:6]))
