@@ -1,0 +1,178 @@
+"""Scores of compressed entries: one dot product per head and entry, rectified, weighted and summed.
+
+A program takes some rows of queries and a share of the entries. It turns and rounds its queries once, then
+walks over tiles of keys in their pages: the page of a tile is looked up, the tile is contiguous. Consecutive
+rows of one sequence are scored together, so prompt rows share the reading of keys. How far a program walks
+follows the visible entries, which the device knows, not the width of the block table.
+
+The scores of a later layer are restricted to candidate blocks: there a row has a list of blocks, and the
+"entries" scored are places of that list.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .codes import dot
+from .forms import narrowed, round_pairs
+
+
+@triton.jit
+def index_queries(
+    query_pointer,
+    turns_pointer,
+    row,
+    head,
+    inside,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    FORM: tl.constexpr,
+):
+    """Queries `[lines, DIM]`, turned and rounded; a line is a head `head` of a row `row`."""
+    lines: tl.constexpr = row.shape[0]
+    pair = tl.arange(0, DIM // 2)
+    cells = query_pointer + (row * HEADS + head)[:, None] * DIM + 2 * pair[None, :]
+    even = tl.load(cells, mask=inside[:, None], other=0.0).to(tl.float32)
+    odd = tl.load(cells + 1, mask=inside[:, None], other=0.0).to(tl.float32)
+    place = pair - (DIM - ROTARY) // 2
+    turning = inside[:, None] & (place >= 0)[None, :]
+    turns = turns_pointer + row[:, None] * ROTARY + 2 * place[None, :]
+    cos = tl.load(turns, mask=turning, other=1.0)
+    sin = tl.load(turns + 1, mask=turning, other=0.0)
+    turned_even = narrowed(even * cos - odd * sin, query_pointer)
+    turned_odd = narrowed(even * sin + odd * cos, query_pointer)
+    flat: tl.constexpr = lines * (DIM // 2)
+    a, b = round_pairs(turned_even.reshape(flat), turned_odd.reshape(flat), FORM)
+    query = tl.interleave(a.reshape(lines, DIM // 2), b.reshape(lines, DIM // 2))
+    return query.to(query_pointer.dtype.element_ty)
+
+
+@triton.jit
+def _weighted(
+    query, keys, weights, like_pointer, ROWS: tl.constexpr, NARROW: tl.constexpr, ASSEMBLY: tl.constexpr
+):
+    """Scores `[ROWS, tile]`; rounded where the twin's tensors are, sums in float32."""
+    lines: tl.constexpr = query.shape[0]
+    tile: tl.constexpr = keys.shape[0]
+    dots = dot(query, tl.trans(keys), tl.zeros([lines, tile], tl.float32), ASSEMBLY)
+    liked = tl.maximum(narrowed(dots, like_pointer), 0.0) * weights[:, None]
+    if NARROW:
+        liked = narrowed(liked, like_pointer)
+    scores = tl.sum(liked.reshape(ROWS, lines // ROWS, tile), axis=1)
+    return narrowed(scores, like_pointer)
+
+
+@triton.jit(do_not_specialize=["first_row", "rows", "table_stride", "width"])
+def score_entries(
+    query_pointer,
+    turns_pointer,
+    weights_pointer,
+    keys_pointer,
+    sequence_pointer,
+    visible_pointer,
+    table_pointer,
+    chosen_pointer,
+    scores_pointer,
+    first_row,
+    rows,
+    table_stride,
+    width,
+    head_scale,
+    HEADS: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    FORM: tl.constexpr,
+    NARROW: tl.constexpr,
+    PER_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    SIZE: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):
+    """Grid: groups of rows from `first_row` on, shares of the entries. Scores `[rows - first_row, width]`
+    are written below each row's visible entries only. With CANDIDATES blocks a row, ROWS is 1.
+    """
+    begin_row = (first_row + tl.program_id(0) * ROWS).to(tl.int64)
+    share = tl.program_id(1)
+    shares = tl.num_programs(1)
+    line = tl.arange(0, ROWS * HEADS_PADDED)
+    row = begin_row + line // HEADS_PADDED
+    head = line % HEADS_PADDED
+    inside = (row < rows) & (head < HEADS)
+    query = index_queries(query_pointer, turns_pointer, row, head, inside, HEADS, DIM, ROTARY, FORM)
+    weights = tl.load(weights_pointer + row * HEADS + head, mask=inside, other=0.0).to(tl.float32)
+    weights = narrowed(weights * head_scale, query_pointer)
+    number = tl.arange(0, ROWS)
+    own_row = begin_row + number
+    sequence = tl.load(sequence_pointer + own_row, mask=own_row < rows, other=-1)
+    visible = tl.load(visible_pointer + own_row, mask=own_row < rows, other=0)
+    scores = scores_pointer + (own_row - first_row) * width
+    column = tl.arange(0, DIM)
+    within = tl.arange(0, TILE)
+    if CANDIDATES > 0:
+        current = tl.max(sequence, axis=0)
+        seen = tl.max(visible, axis=0)
+        length = tl.minimum((seen + SIZE - 1) // SIZE, CANDIDATES) * SIZE
+        span = tl.cdiv(length, shares * TILE) * TILE
+        chosen = chosen_pointer + begin_row * CANDIDATES
+        for begin in range(share * span, tl.minimum((share + 1) * span, length), TILE):
+            place = begin + within
+            block = tl.load(chosen + place // SIZE, mask=place < length, other=-1).to(tl.int64)
+            entry = block * SIZE + place % SIZE
+            shown = (block >= 0) & (entry < seen)
+            page = tl.load(table_pointer + current * table_stride + entry // PER_BLOCK, mask=shown, other=0)
+            slot = page.to(tl.int64) * PER_BLOCK + entry % PER_BLOCK
+            cells = keys_pointer + slot[:, None] * DIM + column[None, :]
+            keys = tl.load(cells, mask=shown[:, None], other=0.0)
+            found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
+            found = tl.where(shown[None, :], found, -float("inf"))
+            tl.store(scores[:, None] + place[None, :], found, mask=(place < length)[None, :])
+    else:
+        count = tl.minimum(rows - begin_row, ROWS)
+        done = begin_row * 0
+        while done < count:
+            current = tl.load(sequence_pointer + begin_row + done)
+            mine = (sequence == current) & (number >= done)
+            seen = tl.where(mine, visible, 0)
+            length = tl.max(seen, axis=0)
+            span = tl.cdiv(length, shares * TILE) * TILE
+            for begin in range(share * span, tl.minimum((share + 1) * span, length), TILE):
+                page = tl.load(table_pointer + current * table_stride + begin // PER_BLOCK).to(tl.int64)
+                slot = page * PER_BLOCK + begin % PER_BLOCK + within
+                keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
+                found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
+                entry = begin + within
+                tl.store(scores[:, None] + entry[None, :], found, mask=entry[None, :] < seen[:, None])
+            done += tl.sum(mine.to(tl.int64), axis=0)
+
+
+@triton.jit(do_not_specialize=["first_row", "width", "blocks"])
+def score_blocks(
+    scores_pointer,
+    visible_pointer,
+    best_pointer,
+    first_row,
+    width,
+    blocks,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The best visible score of every block of entries, infinite for the block of the newest.
+
+    Grid: rows from `first_row` on, tiles of blocks.
+    """
+    line = tl.program_id(0).to(tl.int64)
+    visible = tl.load(visible_pointer + first_row + line)
+    block = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    within = tl.arange(0, SIZE_PADDED)
+    entry = block[:, None] * SIZE + within[None, :]
+    inside = (within < SIZE)[None, :] & (entry < visible)
+    scores = tl.load(scores_pointer + line * width + entry, mask=inside, other=-float("inf"))
+    best = tl.max(scores, axis=1)
+    best = tl.where(block == (visible - 1) // SIZE, float("inf"), best)
+    tl.store(best_pointer + line * blocks + block, best, mask=block * SIZE < visible)
