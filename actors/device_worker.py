@@ -40,6 +40,8 @@ class DeviceWorker(Actor[Accepted]):
         self._early: deque[StepPlan] = deque()
         self._forwarded: int | None = None  # the step whose forward is launched and whose sampling is not
         self._sampling: int | None = None  # the step whose ticket is outstanding
+        self._forwarded_at = 0.0  # when the forward of `_forwarded`, and
+        self._began_at = 0.0  # when that of `_sampling` was launched
         self._launched_at = 0.0
         self._finished_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +78,7 @@ class DeviceWorker(Actor[Accepted]):
             self._runner.launch_forward(plan)
             self.trace.span("device_worker.launch_forward", began, plan.step)
             self.trace.measurements.launched(began)
-            self._forwarded = plan.step
+            self._forwarded, self._forwarded_at = plan.step, self._loop.time()
 
     def _launch_sample(self, plan: SamplePlan) -> None:
         if plan.step != self._forwarded or self._sampling is not None:
@@ -87,7 +89,7 @@ class DeviceWorker(Actor[Accepted]):
         began = self.trace.clock()
         ticket = self._runner.launch_sample(plan)
         self.trace.span("device_worker.launch_sample", began, plan.step)
-        self._forwarded, self._sampling = None, plan.step
+        self._forwarded, self._sampling, self._began_at = None, plan.step, self._forwarded_at
         self._launched_at = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._stall_seconds, self._watch_for_stall)
@@ -96,12 +98,14 @@ class DeviceWorker(Actor[Accepted]):
     def _settled(self, ticket: Ticket, error: BaseException | None) -> None:
         """Runs inside a callback of the device, where an exception would reach nobody."""
         began, step = self.trace.clock(), self._sampling
-        self._sampling, self._finished_at = None, self._loop.time()
+        now, before = self._loop.time(), self._finished_at
+        self._sampling, self._finished_at = None, now
+        seconds = now - (self._began_at if before is None else max(before, self._began_at))
         try:
             if error is not None:
                 self.mailbox.post(DeviceFailed(error=error))
             else:
-                self._to_sampler.post(StepSampled(result=self._runner.collect(ticket)))
+                self._to_sampler.post(StepSampled(result=self._runner.collect(ticket), seconds=seconds))
                 self.trace.span("device_worker.collect", began, -1 if step is None else step)
                 self.trace.measurements.settled(began, more_enqueued=self._forwarded is not None)
         except MailboxClosedError:

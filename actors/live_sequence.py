@@ -11,6 +11,7 @@ import numpy as np
 
 from stepahead.engine.logprobs import GatheredScores
 from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.speculation_stats import by_position
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.types import Request, Usage
 
@@ -21,6 +22,7 @@ class LiveSequence:
     """What the output actor knows of a sequence without a terminal event. Times on the loop's clock."""
 
     __slots__ = (
+        "accept_lengths",
         "accepted",
         "admitted_at",
         "cached",
@@ -47,6 +49,7 @@ class LiveSequence:
         self.key, self.choice = request.key, request.choice
         self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
         self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
+        self.accept_lengths: list[int] = []  # how often so many drafts of a step were accepted
         self.prompt_scores = _scores(request)  # until they are complete
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
@@ -63,6 +66,8 @@ class LiveSequence:
             output_tokens=self.output,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            decode_steps=sum(self.accept_lengths),
+            accepted_by_position=by_position(self.accept_lengths),
             preemptions=self.preemptions,
             queue_seconds=(now if self.admitted_at is None else self.admitted_at) - arrival,
             first_token_seconds=None if first is None else first - arrival,
@@ -77,11 +82,12 @@ def _scores(request: Request) -> GatheredScores | None:
 class CommitRows:
     """A commit as lists, index = row of its layout."""
 
-    __slots__ = ("_commit", "accepted", "counts", "drafted", "finish", "keys", "tokens")
+    __slots__ = ("_commit", "accepted", "counts", "decodes", "drafted", "finish", "keys", "tokens")
 
     def __init__(self, commit: StepCommit) -> None:
         self._commit = commit
         self.keys: list[int] = commit.layout.sequence_keys.tolist()
+        self.decodes = commit.layout.decode_count  # rows before it are decodes
         self.counts: list[int] = commit.counts.tolist()
         self.finish: list[int] = commit.finish.tolist()
         self.tokens: list[list[int]] = commit.tokens.tolist()

@@ -116,12 +116,14 @@ class StepSampled(Message, frozen=True, kw_only=True, eq=False):
     """Device worker -> sampler: the event of S(n) fired and its result was collected."""
 
     result: StepResult
+    seconds: float = 0.0  # the device spent on the step; 0: unknown
 
 
 class StepCommitted(Message, frozen=True, kw_only=True, eq=False):
     """Sampler -> scheduler and output."""
 
     commit: StepCommit
+    seconds: float = 0.0  # the device spent on the step; 0: unknown
 
 
 # The ends of sequences and of the engine.

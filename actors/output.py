@@ -17,6 +17,7 @@ from typing import Literal
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
 from stepahead.engine.sampling import commit as codes
 from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.speculation_stats import add_length
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.text.tokenizer import Tokenizer
 from stepahead.engine.types import FinishReason, Request
@@ -53,6 +54,8 @@ class OutputTotals:
         self.steps = self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
         self.drafted_tokens = self.accepted_tokens = self.preemptions = 0
         self.finished = self.aborted = self.failed = self.coalesced_deltas = 0
+        self.accept_lengths: list[int] = []  # how often so many drafts of a sequence's step were accepted
+        self.verify_lengths: list[int] = []
 
 
 class Output(Actor[Accepted]):
@@ -141,7 +144,8 @@ class Output(Actor[Accepted]):
         """
         later: list[StepCommit] = []
         while (
-            isinstance(self.mailbox.next, StepCommitted) and self.mailbox.next.commit.layout is commit.layout
+            isinstance(self.mailbox.next, StepCommitted)
+            and self.mailbox.next.commit.layout.slots is commit.layout.slots
         ):
             message = self.mailbox.receive_nowait()
             assert isinstance(message, StepCommitted)
@@ -223,8 +227,11 @@ class Output(Actor[Accepted]):
         totals = self.totals
         live.output += count
         totals.output_tokens += count
-        if drafted := rows.drafted[row]:
-            accepted = rows.accepted[row]
+        if row < rows.decodes:
+            drafted, accepted = rows.drafted[row], rows.accepted[row]
+            add_length(live.accept_lengths, accepted)
+            add_length(totals.accept_lengths, accepted)
+            add_length(totals.verify_lengths, drafted)
             live.drafted += drafted
             live.accepted += accepted
             totals.drafted_tokens += drafted

@@ -46,8 +46,8 @@ class Sampler(Actor[Accepted]):
                 self._uncommitted.append(message)
                 if len(self._uncommitted) == 1:
                     self._prepare(message)
-            case StepSampled(result=result):
-                self._commit(result)
+            case StepSampled(result=result, seconds=seconds):
+                self._commit(result, seconds)
 
     def _prepare(self, planned: StepPlanned) -> None:
         began = self.trace.clock()
@@ -55,12 +55,12 @@ class Sampler(Actor[Accepted]):
         self._to_device.post(SamplingPrepared(plan=plan))
         self.trace.span("sampler.prepare", began, plan.step)
 
-    def _commit(self, result: StepResult) -> None:
+    def _commit(self, result: StepResult, seconds: float) -> None:
         began, planned = self.trace.clock(), self._uncommitted.popleft()
         if planned.plan.step != result.step:
             raise AssertionError(f"result of step {result.step} while step {planned.plan.step} is the oldest")
         committed = StepCommitted(
-            commit=resolve(planned.plan.layout, result, self._table, planned.plan.scored)
+            commit=resolve(planned.plan.layout, result, self._table, planned.plan.scored), seconds=seconds
         )
         self.trace.span("sampler.commit", began, result.step)
         if self._uncommitted:

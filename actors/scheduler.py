@@ -105,8 +105,8 @@ class Scheduler(Actor[Accepted]):
 
     async def handle(self, message: Accepted) -> None:
         match message:
-            case StepCommitted(commit=commit):
-                self._committed(commit)
+            case StepCommitted(commit=commit, seconds=seconds):
+                self._committed(commit, seconds)
             case RequestSubmitted():
                 self._submitted(message)
             case RequestCancelled(sequence_keys=keys, reason=reason):
@@ -202,9 +202,9 @@ class Scheduler(Actor[Accepted]):
 
     # Steps.
 
-    def _committed(self, commit: StepCommit) -> None:
+    def _committed(self, commit: StepCommit, seconds: float) -> None:
         began = self.trace.clock()
-        news = self.core.commit(commit, self._loop.time())
+        news = self.core.commit(commit, self._loop.time(), seconds)
         self._publish(news.publications)
         self.trace.span("scheduler.commit", began, commit.step)
 

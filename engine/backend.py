@@ -19,7 +19,9 @@ from stepahead.devices.device import Device
 from .config import EngineConfig
 from .errors import ConfigError
 from .model.runner import Runner, RunnerShape
+from .scheduling.cost_curve import CostCurve
 from .sizing import runner_shape
+from .step_costs import CostsWanted, costs_wanted, step_costs
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Backend:
     runner: Runner
     device: Device | None
     tokenizer: Tokenizer | None
+    costs: CostCurve | None = None  # of decode steps; None: every step verifies alike
 
     def close(self) -> None:
         """Frees the runner's memory and the device's threads. Waits for a busy device, a second at most."""
@@ -83,13 +86,15 @@ async def _open_in_process(path: str | Path | None, config: EngineConfig) -> Bac
     """A child of its own is the device: it loads the weights, which this process never holds."""
     from .model.remote import open_remote
 
-    factory, shape, tokenizer = await asyncio.to_thread(_prepare_process, path, config)
-    return Backend(await open_remote(factory, shape), None, tokenizer)
+    factory, shape, tokenizer, wanted = await asyncio.to_thread(_prepare_process, path, config)
+    runner = await open_remote(factory, shape)
+    costs = None if wanted is None else await runner.step_costs(wanted)
+    return Backend(runner, None, tokenizer, costs)
 
 
 def _prepare_process(
     path: str | Path | None, config: EngineConfig
-) -> tuple[RunnerFactory, RunnerShape, Tokenizer]:
+) -> tuple[RunnerFactory, RunnerShape, Tokenizer, CostsWanted | None]:
     """Blocking. What is wrong with the files is found here, where an error still has its type."""
     from stepahead.devices.host_memory import host_memory
 
@@ -101,7 +106,7 @@ def _prepare_process(
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     shape = runner_shape(config, described.facts, _cache_bytes(host_memory().free - weights, "cpu"))
     factory = functools.partial(open_runner, folder, dtype=config.dtype)
-    return factory, shape, described.tokenizer
+    return factory, shape, described.tokenizer, costs_wanted(config, shape, folder, "cpu", "cpu")
 
 
 def _open(
@@ -120,7 +125,10 @@ def _open(
             return runner_shape(config, described.facts, _cache_bytes(free_bytes, kind))
 
         runner = open_sized_runner(described, shape_for, opened, **options)
-        return Backend(runner, opened, described.tokenizer)
+        name = opened.capabilities.name
+        wanted = costs_wanted(config, runner.shape, folder, kind, name)
+        costs = None if wanted is None else step_costs(runner, wanted)
+        return Backend(runner, opened, described.tokenizer, costs)
     except BaseException:
         opened.close()
         raise

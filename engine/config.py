@@ -34,6 +34,10 @@ Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 
 
+MOST_DRAFTS = 32
+"""Of a sequence in a step (model_spec 3: a draft block is at most so long)."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one engine runs. `None` means: decided when the engine opens, from the model and the device."""
 
@@ -57,8 +61,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the blocks of finished prefixes and reuse them."""
     snapshot_slots: Annotated[int, Meta(ge=0, le=65536)] | None = None
     """Window states kept so that a prefix can be resumed. None: as many as sequences."""
-    draft_tokens: Annotated[int, Meta(ge=0, le=32)] | None = None
-    """Drafts per sequence and step. None: the model's own draft block; 0: no speculation."""
+    draft_tokens: Annotated[int, Meta(ge=0, le=MOST_DRAFTS)] | None = None
+    """Most drafts per sequence and step. None: the model's own draft block; 0: no speculation."""
+    verify: Literal["adaptive", "all"] | Annotated[int, Meta(ge=1, le=MOST_DRAFTS)] = "adaptive"
+    """Drafts a step verifies: those that pay by their confidence and the step's cost, all, or so many."""
+    cost_folder: str | None = "user"
+    """Where measured step costs are kept between openings. "user": ~/.cache/stepahead; None: nowhere."""
     graph_sequences: Annotated[int, Meta(ge=0, le=65536)] | None = None
     """Sequences of the largest decode step replayed as a graph, where a device can. None: max_sequences."""
     queue_capacity: Many = 4096
@@ -89,6 +97,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where a CPU device computes: nothing spawned, or a child process that hides all host work."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.verify, int) and not 1 <= self.verify <= MOST_DRAFTS:
+            raise ConfigError("verify", self.verify, f">= 1 and <= {MOST_DRAFTS}, 'adaptive' or 'all'")
+        if isinstance(self.verify, str) and self.verify not in ("adaptive", "all"):
+            raise ConfigError("verify", self.verify, f">= 1 and <= {MOST_DRAFTS}, 'adaptive' or 'all'")
         for name, (meta, words, optional) in _knobs().items():
             value = getattr(self, name)
             if value is None and optional:
@@ -134,6 +146,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int
     max_stop_ids: int
     max_listed_ids: int = 4096
+    draft_tokens: int = 0  # drafts a sequence of this engine can have in a step
+    model_draft_tokens: int = 0  # what the model could give
 
 
 class EdgeValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +307,20 @@ EDGE_VALUES: tuple[EdgeValue, ...] = (
         params=_params(logprobs=10**6),
     ),
     _row("logprobs -1", InvalidParameterError, "None for none", params=_params(logprobs=-1)),
+    _row("draft_tokens 0", {"draft_tokens": 0}, "no drafts for this request", params=_params(draft_tokens=0)),
+    _row(
+        "draft_tokens -1", InvalidParameterError, "0 to the model's number", params=_params(draft_tokens=-1)
+    ),
+    _row(
+        "draft_tokens beyond the model's",
+        InvalidParameterError,
+        "0 to the model's number",
+        params=lambda limits: SamplingParams(draft_tokens=limits.model_draft_tokens + 1),
+    ),
+    _row("latency_target 0", InvalidParameterError, "finite and > 0", params=_params(latency_target=0.0)),
+    _row(
+        "latency_target nan", InvalidParameterError, "finite and > 0", params=_params(latency_target=math.nan)
+    ),
     _row("seed -1", InvalidParameterError, "0 to 2**64 - 1", params=_params(seed=-1)),
     _row(
         "stop without text",

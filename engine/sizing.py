@@ -19,6 +19,7 @@ def runner_shape(config: EngineConfig, facts: ModelFacts, free_bytes: int) -> Ru
     Raises `ConfigError` for a knob that this model or this much memory cannot honour.
     """
     drafts = _draft_tokens(config, facts)
+    _verify(config, drafts)
     reach = drafts + 1
     lookahead = 2 * reach
     if config.max_step_rows < config.max_sequences * reach:
@@ -40,6 +41,7 @@ def runner_shape(config: EngineConfig, facts: ModelFacts, free_bytes: int) -> Ru
         max_logprobs=config.max_logprobs,
         max_listed_ids=config.max_listed_ids,
         graph_sequences=_graph_sequences(config),
+        graphs_dealt=config.verify == "adaptive" and drafts > 0,
     )
 
 
@@ -59,6 +61,7 @@ def scheduling_limits(config: EngineConfig, facts: ModelFacts, shape: RunnerShap
         max_bypass=config.max_bypass,
         overlap=config.overlap,
         prefix_cache=config.prefix_cache,
+        verify=_verify(config, shape.draft_tokens),
     )
 
 
@@ -74,6 +77,8 @@ def request_limits(config: EngineConfig, facts: ModelFacts, shape: RunnerShape) 
         max_logprobs=config.max_logprobs,
         max_stop_ids=config.max_stop_ids,
         max_listed_ids=config.max_listed_ids,
+        draft_tokens=shape.draft_tokens,
+        model_draft_tokens=facts.draft_tokens,
     )
 
 
@@ -84,9 +89,21 @@ def _context_of(shape: RunnerShape) -> int:
 def _draft_tokens(config: EngineConfig, facts: ModelFacts) -> int:
     if config.draft_tokens is None:
         return facts.draft_tokens
-    if config.draft_tokens not in (0, facts.draft_tokens):
-        raise ConfigError("draft_tokens", config.draft_tokens, f"None, 0 or the model's {facts.draft_tokens}")
+    if config.draft_tokens > facts.draft_tokens:
+        allowed = f"None, or 0 to the model's {facts.draft_tokens}"
+        raise ConfigError("draft_tokens", config.draft_tokens, allowed)
     return config.draft_tokens
+
+
+def _verify(config: EngineConfig, drafts: int) -> int | None:
+    """Drafts of a sequence that every step verifies; None: chosen step by step."""
+    if config.verify == "adaptive":
+        return None
+    if config.verify == "all":
+        return drafts
+    if drafts and config.verify > drafts:
+        raise ConfigError("verify", config.verify, f"'adaptive', 'all', or 1 to {drafts} drafts")
+    return min(config.verify, drafts)
 
 
 def _context(config: EngineConfig, facts: ModelFacts, lookahead: int) -> int:

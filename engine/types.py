@@ -14,6 +14,7 @@ import msgspec
 from .logprobs import PromptLogprobs as PromptLogprobs
 from .logprobs import TokenLogprob as TokenLogprob
 from .model.runner import CaptureReport
+from .speculation_stats import SpeculationStats as SpeculationStats
 from .timings import Timings
 
 Retention = Literal["chat", "agent"]
@@ -32,7 +33,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     (`logprobs_of="processed"`) of the one drawn from. `prompt_logprobs` reports the same of every token of
     the prompt but its first, always of the model's own distribution. `best_of` generates that many choices
     and returns the `n` with the highest mean logprob; a stream cannot. `stop` strings need `detokenize`. A
-    stop string or id is cut from the output unless `include_stop`.
+    stop string or id is cut from the output unless `include_stop`. `draft_tokens` caps the drafts verified
+    for this request in a step: 0 switches speculation off for it, None leaves the engine's number.
+    `latency_target`, in seconds per token, is kept where the choice of drafts can keep it (`verify=
+    "adaptive"`): among choices that do, the one with the best throughput is made.
     """
 
     temperature: float = 1.0
@@ -80,6 +84,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     drafted_tokens: int  # drafts verified by the model
     accepted_tokens: int  # drafts that became output
+    decode_steps: int = 0  # steps after the prompt's: output_tokens less 1, less accepted_tokens
+    accepted_by_position: tuple[int, ...] = ()  # of the first draft of a step, of the second, ...
     preemptions: int
     queue_seconds: float
     first_token_seconds: float | None  # None: it ended before a first token
@@ -211,6 +217,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     drafted_tokens: int
     accepted_tokens: int
+    speculation: SpeculationStats = SpeculationStats()
     finished: int
     aborted: int
     failed: int

@@ -56,8 +56,15 @@ def validate(prompt: npt.NDArray[np.int32], params: SamplingParams, limits: Requ
         min_p=params.min_p,
         edits=token_edits(params, limits, end_ids if min_output else ()),
         logprobs_processed=params.logprobs_of == "processed",
+        draft_tokens=_most_drafts(params, limits),
+        latency_target=params.latency_target,
         prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
     )
+
+
+def _most_drafts(params: SamplingParams, limits: RequestLimits) -> int:
+    asked = params.draft_tokens
+    return limits.draft_tokens if asked is None else min(asked, limits.draft_tokens)
 
 
 def _room(prompt: npt.NDArray[np.int32], params: SamplingParams, limits: RequestLimits) -> int:
@@ -101,6 +108,16 @@ def _check_domains(params: SamplingParams, limits: RequestLimits) -> None:
             "prompt_logprobs",
             params.prompt_logprobs is None or 0 <= params.prompt_logprobs <= most,
             f"None, or 0 to {most}",
+        ),
+        (
+            "draft_tokens",
+            params.draft_tokens is None or 0 <= params.draft_tokens <= limits.model_draft_tokens,
+            f"None, or 0 to the model's {limits.model_draft_tokens}",
+        ),
+        (
+            "latency_target",
+            params.latency_target is None or 0 < params.latency_target < math.inf,
+            "None, or finite and > 0",
         ),
         ("stop", not params.stop or params.detokenize, "empty when detokenize is off"),
         ("stop", "" not in params.stop, "strings that are not empty"),

@@ -20,9 +20,11 @@ from .backend import Backend
 from .cache.core import CacheCore
 from .config import EngineConfig
 from .intake import Intake
-from .model.runner import BatchLayout
+from .model.runner import BatchLayout, RunnerShape
+from .scheduling.cost_curve import CostModel
 from .scheduling.planner import SchedulingCore
 from .sizing import request_limits, scheduling_limits
+from .speculation_stats import SpeculationStats, by_position
 from .tracer import Tracer
 from .types import Stats
 
@@ -37,7 +39,7 @@ class Wiring:
         facts, shape = runner.facts, runner.shape
         self.limits = request_limits(config, facts, shape)
         self.scheduler = Scheduler(
-            SchedulingCore(scheduling_limits(config, facts, shape)),
+            SchedulingCore(scheduling_limits(config, facts, shape), _cost_model(backend, shape)),
             queue_capacity=config.queue_capacity,
             queue_policy=config.queue_policy,
             capacity=capacity,
@@ -95,6 +97,23 @@ class Wiring:
             ),
         )
 
+    def _speculation(self) -> SpeculationStats:
+        core, totals = self.scheduler.core, self.output.totals
+        chosen, steps = core.speculation(), sum(totals.verify_lengths)
+        return SpeculationStats(
+            decode_steps=steps,
+            drafted=chosen.drafted,
+            verified=totals.drafted_tokens,
+            accepted=totals.accepted_tokens,
+            verified_by_position=by_position(totals.verify_lengths),
+            accepted_by_position=by_position(totals.accept_lengths),
+            rows_saved=steps * core.limits.draft_tokens - totals.drafted_tokens,
+            steps_without_drafts=chosen.steps_without_drafts,
+            seconds_saved_estimated=chosen.seconds_saved_estimated,
+            seconds_saved_measured=chosen.seconds_saved_measured,
+            trust=chosen.trust,
+        )
+
     def stats(self) -> Stats:
         """A consistent picture: all actors run on this loop, so none is in the middle of anything."""
         counts, totals = self.scheduler.core.counts(), self.output.totals
@@ -113,6 +132,7 @@ class Wiring:
             output_tokens=totals.output_tokens,
             drafted_tokens=totals.drafted_tokens,
             accepted_tokens=totals.accepted_tokens,
+            speculation=self._speculation(),
             finished=totals.finished,
             aborted=totals.aborted,
             failed=totals.failed,
@@ -122,3 +142,7 @@ class Wiring:
             timings=self.tracer.recorder.measurements.timings(),
             graphs=self._graphs,
         )
+
+
+def _cost_model(backend: Backend, shape: RunnerShape) -> CostModel | None:
+    return None if backend.costs is None else CostModel(backend.costs, shape.max_rows)

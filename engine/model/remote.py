@@ -20,6 +20,8 @@ from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.device import Device, Ticket, WorkObserver
 from stepahead.devices.process import DeviceProcess
 from stepahead.devices.wire import RingSizes
+from stepahead.engine.scheduling.cost_curve import CostCurve
+from stepahead.engine.step_costs import CostsWanted, step_costs
 
 from .array_codec import Array, Nested, decode, encode
 from .runner import (
@@ -85,6 +87,12 @@ class RemoteRunner(Runner):
                 self._observer("compute", label, begin, end)
         return decode(result, StepResult, _NESTED)
 
+    async def step_costs(self, wanted: CostsWanted) -> CostCurve | None:
+        """What `engine.step_costs` finds in the child, where the steps run. Before the first launch."""
+        ticket = self._process.call("costs", [_document(wanted)])
+        await ticket
+        return msgspec.json.decode(self._process.collect(ticket)[0].tobytes(), type=CostCurve | None)
+
     def time_work(self, observer: WorkObserver) -> None:
         """The child times its work anyway and sends it with the results: one clock serves all processes."""
         self._observer = observer
@@ -134,6 +142,10 @@ def _generous(size: int) -> int:
     return (size // 4096 + 2) * 4096
 
 
+def _document(value: object) -> Array:
+    return np.frombuffer(msgspec.json.encode(value), dtype=np.uint8)
+
+
 def _texts(joined: Array) -> list[str]:
     text = joined.tobytes().decode()
     return text.split("\n") if text else []
@@ -153,6 +165,10 @@ class RunnerService:
 
     def facts(self, parts: list[Array]) -> list[Array]:
         return [np.frombuffer(msgspec.json.encode(self._runner.facts), dtype=np.uint8)]
+
+    def costs(self, parts: list[Array]) -> list[Array]:
+        wanted = msgspec.json.decode(parts[0].tobytes(), type=CostsWanted)
+        return [_document(step_costs(self._runner, wanted))]
 
     def forward(self, parts: list[Array]) -> None:
         self._loop.run_until_complete(self._forward(decode(parts, StepPlan, _NESTED)))

@@ -74,7 +74,7 @@ class RunnerShape(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int
     max_listed_ids: int = 4096  # most ids in a list of `EditRows`
     graph_sequences: int = 0  # of the largest decode step captured as a graph, where the device has graphs
-    graphs_dealt: bool = False  # graphs also for decode steps that verify fewer than all drafts
+    graphs_dealt: bool = False  # graphs can deal rows by confidence (`StepPlan.redeal`)
 
     @property
     def state_slots(self) -> int:
@@ -221,6 +221,13 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompt_scores: PromptScores | None = None  # where the plan has `scored`
 
 
+class StepTime(msgspec.Struct, frozen=True):
+    """What a decode step takes, in seconds."""
+
+    seconds: float  # without drafting
+    draft_seconds: float  # what drafting for its sequences adds; 0 without a draft block
+
+
 class Runner(ABC):
     """A model with its caches on a device. All three calls return without waiting for the device.
 
@@ -267,6 +274,14 @@ class Runner(ABC):
 
         Raises the ticket's error. Each ticket is collected once, in order.
         """
+
+    def padded_rows(self) -> list[int]:
+        """Row counts, ascending, to the next of which a decode step is padded; none: it costs its rows."""
+        return []
+
+    def time_step(self, sequences: int, rows: int) -> StepTime | None:
+        """Of a decode step on scratch places; None: cannot tell. Blocking; while opening only."""
+        return None
 
     def time_work(self, observer: WorkObserver) -> None:
         """For a runner whose device is elsewhere: does what `Device.time_work` promises in its place."""

@@ -3,9 +3,10 @@
 Whether a draft pays depends on how much longer one more row makes the step, and that differs by two orders of
 magnitude between a GPU whose captured step has room and a CPU that pays for every row. So it is measured: a
 few sizes at start-up, with short contexts. What grows later (context, sampling, the host's share) is learned
-from the steps themselves: all that is known of a step is how long it took as a whole, so the difference to
-the curve is explained by two numbers, seconds a row and seconds a step at so many sequences. Both are
-medians, and medians of medians: one step that waited for a page fault or a neighbour changes nothing.
+from the steps themselves. All that is known of a step is how long it took as a whole, so the difference to
+the curve is explained by seconds a row and seconds a step at so many sequences; where steps are shorter than
+the curve, which was measured on a machine that was busy just then, all of it shrinks by one factor. All three
+are medians, and medians of medians: one step that waited for a page fault or a neighbour changes nothing.
 
 Rejected: a curve of observed times alone, which knows nothing of sizes that were never tried, and these are
 just the sizes to be judged; least squares, which follows every outlier.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -47,7 +49,7 @@ class CostCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for sizes, times in ((self.rows, self.seconds), (self.sequences, self.draft_seconds)):
-            ascending = all(a < b for a, b in zip(sizes, sizes[1:], strict=False))
+            ascending = all(a < b for a, b in pairwise(sizes))
             good = len(sizes) == len(times) and ascending and all(size >= 1 for size in sizes)
             if not good or not all(math.isfinite(time) and time > 0 for time in times):
                 raise ValueError(f"no cost curve: sizes {sizes}, seconds {times}")
@@ -97,11 +99,12 @@ class CostModel:
         self._base = curve.table(self._most)
         self._table = self._base
         self._numbers: Float64s = np.arange(self._most + 1, dtype=np.float64)
-        self.slope = 0.0  # seconds a row on top of the curve
+        self.scale = 1.0  # of the curve, at most 1
+        self.slope = 0.0  # seconds a row on top of that
         self._overheads: dict[int, float] = {}  # by sequences
         self._overhead = 0.0  # where nothing is known of so many sequences
         self._drafts: dict[int, float] = {}
-        self._seen: dict[tuple[int, int], deque[float]] = {}  # (sequences, rows): seconds without the draft
+        self._seen: dict[tuple[int, int, bool], deque[float]] = {}  # (sequences, rows, drafting): seconds
         self._observed = 0
 
     def seconds(self, rows: int, spare: int, sequences: int, *, drafting: bool) -> Float64s:
@@ -126,7 +129,7 @@ class CostModel:
 
     def _constant(self, sequences: int, drafting: bool) -> float:
         overhead = self._overheads.get(sequences, self._overhead)
-        return overhead + self._draft(sequences) if drafting else overhead
+        return overhead + self.scale * self._draft(sequences) if drafting else overhead
 
     def _draft(self, sequences: int) -> float:
         known = self._drafts.get(sequences)
@@ -138,13 +141,13 @@ class CostModel:
         """Learns from a step that did nothing but decode."""
         if rows > self._most:
             return
-        net = seconds - (self._draft(sequences) if drafting else 0.0)
-        seen = self._seen.get((sequences, rows))
+        kind = (sequences, rows, drafting)
+        seen = self._seen.get(kind)
         if seen is None:
             if len(self._seen) >= MOST_KINDS:
                 del self._seen[next(iter(self._seen))]  # the oldest kind
-            seen = self._seen[sequences, rows] = deque(maxlen=RECENT)
-        seen.append(net)
+            seen = self._seen[kind] = deque(maxlen=RECENT)
+        seen.append(seconds)
         self._observed += 1
         if self._observed % STEPS_BETWEEN == 0:
             self._correct()
@@ -152,29 +155,31 @@ class CostModel:
     def _correct(self) -> None:
         """The slope is the median of the slopes between two sizes at one number of sequences; what is left at
         that number is its overhead."""
-        residuals: dict[int, list[tuple[int, float]]] = {}
-        for (sequences, rows), times in self._seen.items():
-            if len(times) >= ENOUGH:
-                left = median(times) - float(self._base[rows])
-                residuals.setdefault(sequences, []).append((rows, left))
-        if not residuals:
+        typical = {kind: median(times) for kind, times in self._seen.items() if len(times) >= ENOUGH}
+        if not typical:
             return
+        curve = {(n, rows, d): float(self._base[rows]) + d * self._draft(n) for n, rows, d in typical}
+        self.scale = min(1.0, median(typical[kind] / curve[kind] for kind in typical))
+        residuals: dict[int, list[tuple[int, float]]] = {}
+        for kind, seconds in typical.items():
+            residuals.setdefault(kind[0], []).append((kind[1], seconds - self.scale * curve[kind]))
         slopes = [
             (right - left) / (more - fewer)
             for points in residuals.values()
             for (fewer, left), (more, right) in _neighbours(points)
         ]
         if slopes:
-            least = -float(np.diff(self._base).max(initial=0.0))  # no row costs less than nothing
-            self.slope = max(median(slopes), least)
+            self.slope = median(slopes)
         self._overheads = {
             sequences: median(left - self.slope * rows for rows, left in points)
             for sequences, points in residuals.items()
         }
         self._overhead = median(self._overheads.values())
-        self._table = np.maximum.accumulate(self._base + self.slope * self._numbers)
+        self._table = np.maximum.accumulate(self.scale * self._base + self.slope * self._numbers)
 
 
 def _neighbours(points: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+    """Pairs of points with different rows."""
     ordered = sorted(points)
-    return list(zip(ordered, ordered[1:], strict=False))
+    pairs = pairwise(ordered)
+    return [(one, other) for one, other in pairs if one[0] < other[0]]

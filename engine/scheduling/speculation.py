@@ -37,6 +37,8 @@ SHORTEST_REST, LONGEST_REST = 64, 256
 """Steps without drafts; a rest doubles when the trial after it fails."""
 FORGETTING = 0.95
 """Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
+FIRST_GUESS = 0.8
+"""Confidence in each draft before any was seen."""
 LEARN_EVERY = 4
 """Commits of which one teaches the mean confidence and how far to trust it."""
 LEARNING = 0.2
@@ -47,6 +49,7 @@ FEWER = 0.8
 class SpeculationTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Since the engine opened. Time saved is against decoding without drafts, and may be negative."""
 
+    drafted: int = 0  # drafts made
     steps_without_drafts: int = 0
     seconds_saved_estimated: float = 0.0  # expected tokens, modelled times
     seconds_saved_measured: float = 0.0  # tokens that came, times that were observed
@@ -76,8 +79,8 @@ class Speculation:
         self._ledger, self._costs = ledger, costs
         self.adaptive = limits.verify is None and costs is not None and limits.draft_tokens > 0
         slots = 1 + limits.sequence_slots
-        self._survival: Float32s = np.ones((slots, limits.draft_tokens), dtype=np.float32)
-        self._mean: Float32s = np.ones(limits.draft_tokens, dtype=np.float32)
+        self._mean: Float32s = np.full(limits.draft_tokens, FIRST_GUESS, dtype=np.float32).cumprod()
+        self._survival: Float32s = np.tile(self._mean, (slots, 1))
         self._owners: Int64s = np.zeros(slots, dtype=np.int64)
         self._members: Members | None = None
         self._news: deque[_News] = deque()
@@ -91,7 +94,7 @@ class Speculation:
         self._rest = self._rest_sequences = self._trying = 0
         self._next_rest = SHORTEST_REST
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
-        self._steps_without = 0
+        self._steps_without = self._drafted = 0
         self._saved_estimated = self._saved_measured = 0.0
 
     # Choosing a step.
@@ -166,6 +169,8 @@ class Speculation:
 
     def planned(self, layout: BatchLayout, *, drafts: bool) -> None:
         """Remembers the step that was just chosen, now that it is sent."""
+        if drafts:
+            self._drafted += int(np.count_nonzero(layout.samples)) * self._mean.size
         if not self.adaptive:
             return
         verified, count = self._at_hand, layout.decode_count
@@ -244,6 +249,7 @@ class Speculation:
 
     def totals(self) -> SpeculationTotals:
         return SpeculationTotals(
+            drafted=self._drafted,
             steps_without_drafts=self._steps_without,
             seconds_saved_estimated=self._saved_estimated,
             seconds_saved_measured=self._saved_measured,

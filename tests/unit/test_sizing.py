@@ -59,7 +59,11 @@ def test_without_a_prefix_cache_no_state_is_kept() -> None:
     [
         ({"max_step_rows": 256 * 6 - 1}, "max_step_rows"),
         ({"max_context": 4096 - 11}, "max_context"),
-        ({"draft_tokens": 3}, "draft_tokens"),
+        ({"draft_tokens": 6}, "draft_tokens"),
+        ({"draft_tokens": 3, "verify": 4}, "verify"),
+        ({"verify": 33}, "verify"),
+        ({"verify": 0}, "verify"),
+        ({"verify": "some"}, "verify"),
         ({"kv_blocks": 1}, "kv_blocks"),
         ({"memory_fraction": 1e-12}, "memory_fraction"),
     ],

@@ -10,6 +10,7 @@ A step runs eagerly, or, where the device has graphs, decode steps as replays of
 
 from __future__ import annotations
 
+import time
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,17 @@ from torch import Tensor
 
 from stepahead.devices.device import Device, Ticket
 
-from ..runner import HISTORY, ModelFacts, Runner, RunnerShape, SamplePlan, StepPlan, StepResult
+from ..runner import (
+    HISTORY,
+    ModelFacts,
+    Runner,
+    RunnerShape,
+    SamplePlan,
+    StepPlan,
+    StepResult,
+    StepTime,
+)
+from ..step_trials import decode_step
 from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
 from .captured import CapturedDecode, CaptureKey
@@ -36,6 +47,9 @@ from .rows import BLOCK_TOKENS
 from .sampling_slots import SamplingSlots
 from .slots import allocate_slots
 from .step_input import LayoutTensors, build_step_batch, place_layout, redealt
+
+TRIALS = 2
+"""Runs of a timed step; the first one may have to warm up."""
 
 
 def model_facts(config: ModelConfig, numerics: Numerics) -> ModelFacts:
@@ -96,6 +110,39 @@ class V41Runner(Runner):
         self._sample(sample)
         self._draft()
         self._results.clear()
+
+    def padded_rows(self) -> list[int]:
+        return [] if self._graphs is None else self._graphs.sizes.rows
+
+    @torch.inference_mode()
+    def time_step(self, sequences: int, rows: int) -> StepTime | None:
+        """The fastest of some runs, each waited for: what disturbs a step makes it longer."""
+        with self._device.placing():
+            plain = min(self._timed(sequences, rows, drafts=False) for _ in range(TRIALS))
+            whole = plain
+            if self.shape.draft_tokens:
+                whole = min(self._timed(sequences, rows, drafts=True) for _ in range(TRIALS))
+            self._state.position[1:] = 0
+        return StepTime(plain, max(whole - plain, 0.0))
+
+    def _timed(self, sequences: int, rows: int, *, drafts: bool) -> float:
+        plan, sample = decode_step(self.shape, sequences, rows, drafts=drafts)
+        graphs = self._graphs
+        key = None if graphs is None else graphs.key_of(plan)
+        self._wait()
+        began = time.perf_counter()
+        if graphs is None or key is None:
+            self.run_now(plan, sample)
+        else:
+            self._replay_forward(graphs, plan, key)
+            self._replay_sample(graphs, sample, key)
+            self._results.clear()
+        self._wait()
+        return time.perf_counter() - began
+
+    def _wait(self) -> None:
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
 
     def launch_forward(self, plan: StepPlan) -> None:
         stream, graphs = self._device.compute, self._graphs
