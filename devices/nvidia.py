@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 from asyncio import AbstractEventLoop
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,9 +114,8 @@ class NvidiaDevice(Device):
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        self._check_open()
         try:
-            with self._torch.cuda.stream(self.stream("compute").cuda):
+            with self._computing():
                 yield
         except RuntimeError as error:
             if isinstance(error, DeviceError):
@@ -125,16 +124,19 @@ class NvidiaDevice(Device):
                 raise
             raise launch_error("loading", error) from error
 
+    def _computing(self) -> AbstractContextManager[None]:
+        self._check_open()
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(self.stream("compute").cuda)
+        return stream
+
     def capture(self, work: Work, label: str = "") -> Graph:
         if self._pool is None:
             self._pool = self._torch.cuda.graph_pool_handle()
         graph = self._torch.cuda.CUDAGraph()
         try:
-            with self.placing():
+            with self._computing():
                 work()  # libraries and compilers initialise themselves at a first call, never in a capture
                 self._record(graph, work)
-        except DeviceError:
-            raise
         except Exception as error:
             raise launch_error(f"capture of {label or 'work'}", error) from error
         kept = _NvidiaGraph(graph)

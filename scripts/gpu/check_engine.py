@@ -26,6 +26,8 @@ from pathlib import Path
 import torch
 
 from stepahead import Engine, EngineConfig, SamplingParams
+from stepahead.devices.kernels.operations import REFERENCE
+from stepahead.engine.model import opening
 from stepahead.engine.model.opening import open_model
 from stepahead.engine.model.v41.batch import SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import CacheShape
@@ -183,9 +185,12 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--reference", action="store_true", help="no kernels of ours on the card")
     parser.add_argument("--cpu-answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     texts = prompts(arguments.prompts)
+    if arguments.reference:
+        opening.operations_for = lambda *asked: REFERENCE  # type: ignore[assignment]
     if arguments.cpu_answer is not None:
         arguments.cpu_answer.write_text(json.dumps(asyncio.run(generate("cpu", texts, arguments))))
         return 0
