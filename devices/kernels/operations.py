@@ -24,6 +24,7 @@ from .reference import (
     rotary,
     step_index,
 )
+from .reference.sampling import drafting, settling, whole
 
 
 class Operations:
@@ -66,6 +67,13 @@ class Operations:
     hash_rows = staticmethod(engram.hash_rows)
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
+
+    draws_from_tables = False
+    """Whether the next three are faster than a host that chooses the rows with work (`v41/processing.py`)."""
+    draw_tokens = staticmethod(whole.draw_tokens)
+    settle_ = staticmethod(settling.settle_)
+    draft_chain_ = staticmethod(drafting.draft_chain_)
+    markov_table = staticmethod(drafting.markov_table)
 
 
 REFERENCE = Operations()

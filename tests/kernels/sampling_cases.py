@@ -34,7 +34,9 @@ def slots_of(occupants: list[Occupant], vocab: int, device: torch.device, *, wid
         sequence_slots=SLOTS, snapshot_slots=0, blocks=9, table_columns=4, max_rows=64, max_positions=400,
         draft_tokens=DRAFTS, max_stop_ids=4, max_logprobs=5, max_listed_ids=64,
     )  # fmt: skip
-    slots = SamplingSlots(shape, vocab, device, wide_lists=wide)
+    slots = SamplingSlots(shape, vocab, device)
+    if wide:
+        slots.widen(shape.max_listed_ids)
     slots.update(SamplingTable(shape).occupy(occupants), edit_rows(occupants))
     return slots
 

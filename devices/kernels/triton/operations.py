@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from ..operations import Operations
-from . import attention, engram, hyper_connections, latents, norm, step_index, streams
+from . import (
+    attention,
+    engram,
+    hyper_connections,
+    latents,
+    norm,
+    products,
+    sampling,
+    sampling_drafts,
+    sampling_settle,
+    step_index,
+    streams,
+)
 
 
 class TritonOperations(Operations):
@@ -11,6 +23,8 @@ class TritonOperations(Operations):
 
     name = "triton"
 
+    linear = staticmethod(products.linear)
+    grouped_linear = staticmethod(products.grouped_linear)
     rms_norm = staticmethod(norm.rms_norm)
 
     embed = staticmethod(streams.embed)
@@ -31,6 +45,12 @@ class TritonOperations(Operations):
     store_entry_ = staticmethod(latents.store_entry_)
     store_pooled_entry_ = staticmethod(latents.store_pooled_entry_)
     attend = staticmethod(attention.attend)
+
+    draws_from_tables = True
+    draw_tokens = staticmethod(sampling.draw_tokens)
+    settle_ = staticmethod(sampling_settle.settle_)
+    draft_chain_ = staticmethod(sampling_drafts.draft_chain_)
+    markov_table = staticmethod(sampling_drafts.markov_table)
 
 
 TRITON = TritonOperations()

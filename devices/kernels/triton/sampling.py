@@ -39,6 +39,7 @@ class Shared(NamedTuple):
     sequences: _Sequences
     decodes: int
     first_prompt_row: int
+    first_place: int
     drafts: Tensor
     tables: Any
     bits: Tensor
@@ -55,34 +56,56 @@ def draw_tokens(
     allowed_bits: Tensor | None = None,
 ) -> DrawnTokens:
     """The twin's `draw_tokens`; logits float32 and contiguous."""
-    count, places = sequences.slots.shape[0], drafts_slots_places.shape[1] + 1
-    rows, vocab = logits_rows_vocab.shape
-    drawn = _room(logits_rows_vocab, (count, places), alternatives)
+    places = drafts_slots_places.shape[1] + 1
+    drawn = _room(logits_rows_vocab, (sequences.slots.shape[0], places), alternatives)
+    draw_into(drawn, logits_rows_vocab, sequences, drafts_slots_places, tables, allowed_bits)
+    return drawn
+
+
+def draw_into(
+    drawn: DrawnTokens,
+    logits: Tensor,
+    sequences: SampledSequences,
+    drafts: Tensor,
+    tables: SamplingTables,
+    allowed_bits: Tensor | None = None,
+    first_place: int = 0,
+) -> None:
+    """Draw at the places of `drawn`, the first of which has `first_place` drafts before it."""
+    count, places = drawn.tokens.shape
+    rows, vocab = logits.shape
     if count == 0:
-        return drawn
+        return
     shared = Shared(
         _Sequences(sequences.slots, sequences.first, sequences.lengths),
         sequences.decodes,
         rows - count,
-        drafts_slots_places,
+        first_place,
+        drafts,
         with_widths(tables),
-        logits_rows_vocab if allowed_bits is None else allowed_bits,
-        logits_rows_vocab.new_empty(count * places, vocab),
+        logits if allowed_bits is None else allowed_bits,
+        logits.new_empty(count * places, vocab),
     )
+    alternatives = -1 if drawn.top_logprobs is None else drawn.top_logprobs.shape[2]
     draw_whole_rows[(count * places,)](
-        logits_rows_vocab,
+        logits,
         *shared,
-        _pointers(drawn, logits_rows_vocab),
+        _pointers(drawn, logits),
         VOCAB=vocab,
         PLACES=places,
+        DRAFTS=drafts.shape[1],
         HAS_BITS=allowed_bits is not None,
         ALTERNATIVES=alternatives,
         SCALE=mass_scale(vocab),
-        ALLOWED_TILE=triton.next_power_of_2(max(tables.allowed_ids.shape[1], 16)),
+        ALLOWED_TILE=allowed_tile(tables),
         BLOCK=triton.next_power_of_2(vocab),
         num_warps=8,
     )
-    return drawn
+
+
+def allowed_tile(tables: SamplingTables) -> int:
+    """A row's allowed ids are taken in one piece."""
+    return 1 << (max(tables.allowed_ids.shape[1], 16) - 1).bit_length()
 
 
 def mass_scale(vocab: int) -> int:

@@ -72,24 +72,26 @@ def report_row(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row"])
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
 def draw_whole_rows(
-    logits, sequences, decodes, first_prompt_row, drafts, tables, bits, scratch, drawn,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, HAS_BITS: tl.constexpr, ALTERNATIVES: tl.constexpr,
-    SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, BLOCK: tl.constexpr,
+    logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, drawn,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    place = program % PLACES
-    row, active, slot, output = sequence_rows(sequences, decodes, first_prompt_row, program // PLACES, place)
+    row, active, slot, output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    place = program % PLACES + first_place
     if active:
         ids = tl.arange(0, BLOCK)
         inside = ids < VOCAB
         raw = tl.load(logits + row * VOCAB + ids, mask=inside, other=float("-inf"))
         work = tl.load(tables.work + slot)
-        output -= tl.load(tables.origin + slot)
+        output += first_place - tl.load(tables.origin + slot)
         x = edited(
             raw, ids, 0, row, slot, output, place, work, tables, drafts, bits, scratch + program * VOCAB,
-            VOCAB, PLACES - 1, HAS_BITS, BLOCK, ALLOWED_TILE,
+            VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE,
         )  # fmt: skip
         token, finite, y, peak, weight, threshold, last = draw_row(
             x, ids, slot, output, work, tables, VOCAB, SCALE, BLOCK

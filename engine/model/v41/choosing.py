@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from stepahead.devices.kernels.reference import sampling
+from stepahead.devices.kernels.reference.sampling.tables import SampledSequences
 
 from ..runner import NO_TOKEN, RunnerShape, SamplePlan
 from .caches import Caches
+from .fused_sampling import FusedSampler
 from .host_arrays import to_device
 from .model import Model
 from .processing import DrawRows, Draws, Processor, report
@@ -47,6 +49,7 @@ class Drawn:
     logprobs: Tensor | None  # [sequences, K]
     top_logprobs: Tensor | None
     top_tokens: Tensor | None
+    settled: bool = False  # the slots are written already
 
 
 class Chooser:
@@ -55,10 +58,16 @@ class Chooser:
     def __init__(self, model: Model, shape: RunnerShape, state: SlotState, tables: SamplingSlots) -> None:
         self._model, self._shape, self._state, self._tables = model, shape, state, tables
         self._processor = Processor(tables)
+        self._fused: FusedSampler | None = None
+        if model.operations.draws_from_tables:
+            self._fused = FusedSampler(model, state, tables)
+            tables.widen(shape.max_listed_ids)
 
     def choose(self, forward: ForwardResult, plan: SamplePlan) -> Drawn:
-        """Draw at every wanted row and accept drafts. Writes nothing."""
+        """Draw at every wanted row and accept drafts. Writes nothing, unless that is one launch with it."""
         placed = forward.placed
+        if self._fused is not None:
+            return _choose_fused(self._fused, forward, plan)
         rows, row_count = self._row_grid(placed)
         wanted = self._wanted(forward, rows, row_count)
         logits = forward.logits
@@ -81,11 +90,14 @@ class Chooser:
             tokens=_spread(drawn.masked_fill(~kept, NO_TOKEN), placed.sampling, total, NO_TOKEN),
             emitted=_spread(accepted + 1, placed.sampling, total, 0),
             finite=_spread((finite_rows[rows] | ~kept).all(1), placed.sampling, total, True),
+            settled=False,
             **self._logprobs(forward, draws, drawn_rows, wanted, rows, kept, plan.logprobs),
         )
 
     def advance(self, forward: ForwardResult, drawn: Drawn) -> None:
         """Write the slots: where each sequence goes on, with what token, after which history."""
+        if drawn.settled:
+            return
         state, placed = self._state, forward.placed
         decode = placed.layout.decode_count
         slots = placed.slots
@@ -122,6 +134,9 @@ class Chooser:
         if count == 0 or placed.sampling.shape[0] == 0:
             return
         state, slots = self._state, placed.slots[placed.sampling]
+        if self._fused is not None:
+            self._fused.draft(slots, caches)
+            return
         newest, position = state.token[slots], state.position[slots]
         block = self._model.draft(newest, position - 1, slots, caches)
         previous, guesses = newest, torch.full_like(state.drafts[slots], NO_TOKEN)
@@ -219,3 +234,32 @@ def _spread(values: Tensor, index: Tensor, total: int, fill: float) -> Tensor:
     """Rows of the sampling sequences among all sequences."""
     spread = torch.full((total, *values.shape[1:]), fill, dtype=values.dtype, device=values.device)
     return spread.index_copy_(0, index, values)
+
+
+def _choose_fused(fused: FusedSampler, forward: ForwardResult, plan: SamplePlan) -> Drawn:
+    placed, tail = forward.placed, forward.chunk_tail
+    layout, index = placed.layout, placed.sampling
+    decode, everybody = layout.decode_count, bool(layout.samples.all())
+    slots, first, lengths = placed.slots, forward.first, placed.lengths
+    if not everybody:
+        others = to_device(np.flatnonzero(~layout.samples), index.device)
+        fused.pass_by(slots[others], (first + lengths)[others], tail[others - decode])
+        slots, first, lengths = slots[index], first[index], lengths[index]
+        tail = tail[index[decode:] - decode]
+    bits = None
+    if plan.masks is not None:
+        bits = to_device(plan.masks.view("int32"), index.device)[placed.logit_rows]
+    sequences = SampledSequences(slots, first, lengths, decode)
+    made = fused.sample(forward.logits, sequences, tail, alternatives=plan.logprobs, allowed_bits=bits)
+    if everybody:
+        return Drawn(*made, settled=True)
+    total = placed.slots.shape[0]
+    return Drawn(
+        tokens=_spread(made.tokens, index, total, NO_TOKEN),
+        emitted=_spread(made.emitted, index, total, 0),
+        finite=_spread(made.finite, index, total, True),
+        logprobs=None if made.logprobs is None else _spread(made.logprobs, index, total, 0),
+        top_logprobs=None if made.top_logprobs is None else _spread(made.top_logprobs, index, total, 0),
+        top_tokens=None if made.top_tokens is None else _spread(made.top_tokens, index, total, NO_TOKEN),
+        settled=True,
+    )

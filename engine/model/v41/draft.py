@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference.sampling.peaks import peak_log_odds
+from stepahead.devices.kernels.reference.sampling.tables import DraftInputs
 
 from .caches import Caches
 from .compressed import Selections
@@ -49,7 +50,16 @@ class DraftPass:
     temperatures: tuple[float, ...]  # of the confidences, by place; empty: 1
     wide: torch.dtype
     operations: Operations
+    markov_table: Tensor | None = None  # [vocab, vocab] what each token adds, where that is multiplied out
     peaks: tuple[tuple[float, float], ...] = ()  # scale and offset by place; empty: the head decides
+
+    def chain_inputs(self) -> DraftInputs:
+        """What `Operations.draft_chain_` takes."""
+        weights = self.weights
+        return DraftInputs(
+            self.base_logits, self.hidden, weights.markov_embed, weights.markov_head, weights.confidence,
+            self.temperatures, self.markov_table,
+        )  # fmt: skip
 
     @property
     def block(self) -> int:
@@ -114,6 +124,7 @@ class DraftBlock:
         self._model_weights, self._weights = weights, draft
         self._layers = layers
         self._tables = tables
+        self._markov_table = operations.markov_table(draft.markov_embed, draft.markov_head)
 
     def store_main_keys(self, features_rows_targets_dim: Tensor, step: StepIndex, caches: Caches) -> None:
         """Write every draft layer's window keys of the rows a target forward has just processed.
@@ -152,5 +163,6 @@ class DraftBlock:
             self._config.dspark_confidence_temperatures,
             self._numerics.wide,
             self._operations,
+            self._markov_table,
             self._config.dspark_peak_calibration,
         )

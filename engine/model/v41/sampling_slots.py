@@ -3,8 +3,8 @@
 A filter or an edit that nobody in a step uses must cost that step nothing, and one that a single sequence
 uses must cost only its rows. Asking the device who uses what would stall the stream, so the host keeps a
 mirror: bits by slot that name the work, and the widths of lists. Tables of lists are as wide as the widest
-list there ever was; a device that replays captured steps has them wide from the start (`wide_lists`), since a
-captured launch knows a table by its address.
+list there ever was; where captured steps read them they are wide from the start (`widen`), since a captured
+launch knows a table by its address.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SCALARS = (
 _PENALTIES = ("presence", "frequency", "repetition")
 _LISTS = ("bias_ids", "allowed_ids", "word_ends")
 _WORDS = 256
-"""Bad words of a slot that `wide_lists` has room for at first."""
+"""Bad words of a slot that `widen` makes room for at first."""
 
 
 class SamplingSlots:
@@ -60,9 +60,7 @@ class SamplingSlots:
     `generation` counts how often a table had to move: whoever captured `tables()` captures again.
     """
 
-    def __init__(
-        self, shape: RunnerShape, vocab: int, device: torch.device, *, wide_lists: bool = False
-    ) -> None:
+    def __init__(self, shape: RunnerShape, vocab: int, device: torch.device) -> None:
         slots = shape.sequence_slots + 1
         self._device = device
         self.generation = 0
@@ -91,8 +89,6 @@ class SamplingSlots:
         self.logprobs: npt.NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
         self._work_bits, self._logprobs_wanted = zeros(torch.int32), zeros(torch.int32) - 1
         self._counts = {name: zeros(torch.int32) for name in _LISTS}
-        if wide_lists:
-            self._widen(shape.max_listed_ids)
 
     def tables(self) -> SamplingTables:
         """What the fused operations read; valid while `generation` stays."""
@@ -104,8 +100,8 @@ class SamplingSlots:
             self.word_beginnings, self.word_ends, bias, allowed, words, self.seen.recent, self.seen.counts,
         )  # fmt: skip
 
-    def _widen(self, listed: int) -> None:
-        """Room for the longest lists; of bad words for as many as lists are long on average."""
+    def widen(self, listed: int) -> None:
+        """Make room, while nobody is in, for lists of so many ids: their tables then stay where they are."""
         slots = self.work.size
         widths = {"bias_ids": 2 * listed, "bias_values": 2 * listed, "allowed_ids": listed}
         for name, width in {**widths, "word_ends": _WORDS}.items():

@@ -36,6 +36,11 @@ def draft_chain_(
     state.drafts[slots] = guesses[slots]
 
 
+def markov_table(embed: Tensor, head: Tensor) -> Tensor | None:
+    """What every token `[vocab, rank]` adds to the logits, `[vocab, vocab]`, where a chain wants it ready."""
+    return None
+
+
 def _log_odds(inputs: DraftInputs, place: int, embedded: Tensor) -> Tensor:
     features = torch.cat((inputs.hidden[:, place], embedded), dim=-1).to(inputs.base_logits.dtype)
     raw = wide_linear(features, inputs.confidence.to(features.dtype)).squeeze(-1)

@@ -29,24 +29,25 @@ def settle_(
 
     Position, newest token and history of every sequence (`chunk_tail` `[prompts, kept]` are the histories of
     prompts), and what the tables remember of tokens said, for those who asked. Sequences of one call have
-    different slots, except for padding in the scratch slot 0.
+    different slots, except for placeholders in the scratch slot 0, which may have no row at all.
     """
     decodes, slots = sequences.decodes, sequences.slots
     drafts = state.drafts[slots]
     counts = sequences.lengths.clone()
     counts[decodes:] = 1
     accepted = accept_equal(drafts, drawn.tokens, counts - 1)
-    emitted = accepted + 1
-    kept = torch.arange(drawn.tokens.shape[1], device=slots.device) <= accepted.unsqueeze(1)
+    emitted = (accepted + 1).masked_fill(counts == 0, 0)
+    kept = torch.arange(drawn.tokens.shape[1], device=slots.device) < emitted.unsqueeze(1)
     tokens = drawn.tokens.masked_fill(~kept, NO_TOKEN)
-    newest = tokens.gather(1, accepted.unsqueeze(1))
+    newest = tokens.gather(1, accepted.unsqueeze(1)).squeeze(1)
+    newest = torch.where(newest < 0, state.token[slots], newest)
     history = state.history[slots]
     recent = torch.cat((history, state.token[slots].unsqueeze(1), tokens), dim=1)
     width = torch.arange(history.shape[1], device=slots.device)
     followed = recent.gather(1, emitted.unsqueeze(1) + width)
     moved = torch.cat((emitted[:decodes], sequences.lengths[decodes:]))
     state.position[slots] = sequences.first + moved
-    state.token[slots] = newest.squeeze(1)
+    state.token[slots] = newest
     state.history[slots] = torch.cat((followed[:decodes], chunk_tail))
     _remember_(tokens, emitted, kept, slots, tables)
     more = ~kept.unsqueeze(-1)
