@@ -2,13 +2,15 @@
 
 A step's result says how confident the model is in the drafts it just made; the next step of the sequence says
 how many of them were accepted. Both cross `Runner.collect`, so nothing inside the model is touched and any
-device can be watched. Raw confidences are recovered from the calibrated ones: float32 tells a chance from
-certainty down to 6e-8, which is a raw confidence of 16, and beyond that the drafts are certain anyway.
+device can be watched. What crosses is a chance. Its log-odds are exact enough up to 16, beyond which float32
+no longer tells it from certainty, and `uncalibrated` opens a model whose calibration changes nothing.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -77,11 +79,20 @@ def watched(opener: Opener, into: list[WatchedRunner]) -> Opener:
     return open_backend
 
 
-def judgements(taken: Sequence[tuple[int, float, bool]], temperatures: Sequence[float]) -> Judgements:
-    """With the confidences as they were before the temperatures that the model was opened with."""
-    place = np.array([t[0] for t in taken], dtype=np.int64)
+def judgements(taken: Sequence[tuple[int, float, bool]]) -> Judgements:
     said: Floats = np.array([t[1] for t in taken], dtype=np.float64).clip(2.0**-25, 1 - 2.0**-25)
-    log_odds = np.log(said) - np.log1p(-said)
-    scale = np.array(temperatures)[place] if temperatures else 1.0
-    accepted = np.array([t[2] for t in taken], dtype=np.bool_)
-    return Judgements(place, log_odds * scale, accepted)
+    place = np.array([t[0] for t in taken], dtype=np.int64)
+    return Judgements(place, np.log(said) - np.log1p(-said), np.array([t[2] for t in taken], dtype=np.bool_))
+
+
+def uncalibrated(model: Path, sign: str, folder: Path) -> Path:
+    """A folder with the same model, whose confidences are the log-odds of one sign: "head" or "peak"."""
+    for file in model.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file.resolve())
+    document = json.loads((model / "config.json").read_text())
+    text = document["text_config"]
+    text.pop("dspark_confidence_temperatures", None)
+    text["dspark_peak_calibration"] = [[1.0, 0.0]] * text["dspark_block_size"] if sign == "peak" else []
+    (folder / "config.json").write_text(json.dumps(document))
+    return folder

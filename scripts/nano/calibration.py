@@ -1,16 +1,17 @@
-"""How far a draft's confidence can be trusted, and the temperature per place that mends it.
+"""How far a draft's certainty can be trusted, and the numbers per place that turn it into a chance.
 
-The head was trained beside the draft block and learned to rank; what the scheduler multiplies into survival
-chances must also be right on average. One temperature a place, `sigmoid(raw / T)`, is the published form. A
-bias would fit a little better and has no place in the format: other engines would read such a checkpoint
-wrongly, while a temperature only sharpens or flattens what they read.
+What the scheduler multiplies into survival chances must be right on average and tell good drafts from bad
+ones. Two signs are judged here. The confidence head was trained beside the draft block; the published form of
+its chance is `sigmoid(raw / T)`, one temperature a place. The peak is the log-odds of the likeliest token of
+the distribution that the draft is drawn from; it was never trained to be a chance, so it gets an offset as
+well: `sigmoid(scale * peak + offset)`.
 
-Fitted by maximum likelihood of what the engine accepted: convex in 1/T, so one bisection finds it.
+Both are fitted by maximum likelihood of what the engine accepted, which is convex: in 1/T, and in the pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+
+Line = tuple[float, float]
+"""Scale and offset of a place's log-odds."""
 
 SUREST = 60.0
 """Log-odds are clamped here, as in the engine."""
@@ -31,7 +35,7 @@ class Judgements:
     """Drafts that were verified while all before them had been accepted, n of them."""
 
     place: Ints  # [n]
-    raw: Floats  # [n] confidence before temperature and sigmoid
+    raw: Floats  # [n] log-odds, uncalibrated
     accepted: Bools  # [n]
 
     def at(self, place: int) -> Judgements:
@@ -50,9 +54,9 @@ class Bin:
     happened: float  # the share that was accepted
 
 
-def chances(raw: Floats, temperature: float | Floats = 1.0) -> Floats:
-    """Of acceptance, as the engine computes them."""
-    return 1 / (1 + np.exp(-np.clip(raw / temperature, -SUREST, SUREST)))
+def chances(log_odds: Floats) -> Floats:
+    """As the engine computes them."""
+    return 1 / (1 + np.exp(-np.clip(log_odds, -SUREST, SUREST)))
 
 
 def fit_temperature(raw: Floats, accepted: Bools) -> float:
@@ -60,20 +64,50 @@ def fit_temperature(raw: Floats, accepted: Bools) -> float:
     low, high = 1 / _HOTTEST, 1 / _COLDEST  # of the sharpness 1/T
     for _ in range(60):
         sharpness = (low + high) / 2
-        if float((raw * (chances(raw, 1 / sharpness) - accepted)).sum()) > 0:
+        if float((raw * (chances(raw * sharpness) - accepted)).sum()) > 0:
             high = sharpness
         else:
             low = sharpness
     return 2 / (low + high)
 
 
-def fit(judged: Judgements, places: int) -> list[float]:
-    """One temperature a place, rounded to what a file should say."""
-    fitted = []
-    for place in range(places):
-        mine = judged.at(place)
-        fitted.append(round(fit_temperature(mine.raw, mine.accepted), 3))
-    return fitted
+def fit_line(raw: Floats, accepted: Bools) -> tuple[float, float]:
+    """The likeliest scale and offset, by Newton's method; a grain of ridge keeps certainty finite."""
+    inputs = np.stack([raw, np.ones_like(raw)], axis=1)
+    line, ridge = np.array([1.0, 0.0]), 1e-3 * np.eye(2)
+    for _ in range(30):
+        said = chances(inputs @ line)
+        slope = inputs.T @ (said - accepted) + ridge @ line
+        curvature = (inputs * (said * (1 - said))[:, None]).T @ inputs + ridge
+        line = line - np.linalg.solve(curvature, slope)
+    return float(line[0]), float(line[1])
+
+
+def fit_head(judged: Judgements, places: int) -> list[Line]:
+    """A temperature a place, rounded to what a file should say."""
+    by_place = [judged.at(place) for place in range(places)]
+    return [(1 / round(fit_temperature(mine.raw, mine.accepted), 3), 0.0) for mine in by_place]
+
+
+def fit_peak(judged: Judgements, places: int) -> list[Line]:
+    """A scale and an offset a place, rounded likewise."""
+    by_place = [fit_line(mine.raw, mine.accepted) for mine in map(judged.at, range(places))]
+    return [(round(scale, 3), round(offset, 3)) for scale, offset in by_place]
+
+
+def calibrated(judged: Judgements, lines: Sequence[Line]) -> Floats:
+    """Chance of each draft."""
+    line = np.array(lines)[judged.place]
+    return chances(judged.raw * line[:, 0] + line[:, 1])
+
+
+def discrimination(said: Floats, accepted: Bools) -> float:
+    """Area under the ROC curve: how often an accepted draft was thought better of than a rejected one."""
+    ranks = np.empty(said.size)
+    ranks[np.argsort(said, kind="stable")] = np.arange(said.size)
+    good = int(accepted.sum())
+    pairs = good * (said.size - good)
+    return float((ranks[accepted].sum() - good * (good - 1) / 2) / pairs) if pairs else float("nan")
 
 
 def reliability(said: Floats, accepted: Bools) -> list[Bin]:
@@ -94,29 +128,24 @@ def calibration_error(said: Floats, accepted: Bools) -> float:
     return sum(b.count * abs(b.said - b.happened) for b in bins) / total if total else 0.0
 
 
-def place_temperatures(judged: Judgements, temperatures: list[float]) -> Floats:
-    """Of each draft."""
-    return np.array(temperatures)[judged.place]
-
-
-def table(judged: Judgements, temperatures: list[float]) -> Iterator[str]:
-    """Lines of a report: the error of every place before and after, then its bins after."""
-    yield "place  drafts accepted      T   said  after     ECE   after"
-    for place, temperature in enumerate(temperatures):
+def table(judged: Judgements, lines: Sequence[Line]) -> Iterator[str]:
+    """Lines of a report: errors of every place before and after, how well it tells, then its bins after."""
+    yield "place  drafts accepted  scale offset   said  after     ECE   after     AUC"
+    for place, (scale, offset) in enumerate(lines):
         mine = judged.at(place)
-        before, after = chances(mine.raw), chances(mine.raw, temperature)
-        yield (
-            f"{place:>5} {len(mine.raw):>7} {mine.accepted.mean():>8.3f} {temperature:>6.3f} "
-            f"{before.mean():>6.3f} {after.mean():>6.3f} {calibration_error(before, mine.accepted):>7.4f} "
-            f"{calibration_error(after, mine.accepted):>7.4f}"
-        )
-    both = [chances(judged.raw), chances(judged.raw, place_temperatures(judged, temperatures))]
-    errors = [calibration_error(said, judged.accepted) for said in both]
-    yield f"  all {len(judged.raw):>7} {judged.accepted.mean():>8.3f} {'':>6} " + " ".join(
-        [f"{said.mean():>6.3f}" for said in both] + [f"{error:>7.4f}" for error in errors]
-    )
-    for place, temperature in enumerate(temperatures):
+        yield f"{place:>5} {_errors(mine, lines, f'{scale:>6.3f} {offset:>6.3f}')}"
+    yield f"  all {_errors(judged, lines, ' ' * 13)}"
+    for place in range(len(lines)):
         mine = judged.at(place)
         yield f"place {place}: drafts, confidence, accepted"
-        for b in reliability(chances(mine.raw, temperature), mine.accepted):
+        for b in reliability(calibrated(mine, lines), mine.accepted):
             yield f"{b.count:>13} {b.said:>11.3f} {b.happened:>9.3f}"
+
+
+def _errors(judged: Judgements, lines: Sequence[Line], fitted: str) -> str:
+    before, after, accepted = chances(judged.raw), calibrated(judged, lines), judged.accepted
+    errors = calibration_error(before, accepted), calibration_error(after, accepted)
+    return (
+        f"{accepted.size:>7} {accepted.mean():>8.3f} {fitted} {before.mean():>6.3f} {after.mean():>6.3f} "
+        f"{errors[0]:>7.4f} {errors[1]:>7.4f} {discrimination(after, accepted):>7.3f}"
+    )

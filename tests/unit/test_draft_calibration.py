@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -9,17 +10,22 @@ import numpy as np
 import pytest
 
 from stepahead import Engine, EngineConfig, SamplingParams
+from stepahead.engine.model.v41.config import load_config
 from tests.actors.hashed_engine import DRAFTING, SMALL, hashed_opener, prompt_of
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from nano.acceptance import WatchedRunner, judgements, watched  # noqa: E402
+from nano.acceptance import WatchedRunner, judgements, uncalibrated, watched  # noqa: E402
 from nano.calibration import (  # noqa: E402
     Judgements,
+    calibrated,
     calibration_error,
     chances,
-    fit,
+    discrimination,
+    fit_head,
+    fit_line,
+    fit_peak,
     fit_temperature,
     reliability,
     table,
@@ -28,33 +34,45 @@ from nano.calibration import (  # noqa: E402
 DRAFTS = 40_000
 
 
-def drawn(temperature: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Raw confidences of a head that is wrong by a temperature, and what was accepted."""
+def drawn(scale: float, offset: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds that are wrong by a line, and what was accepted."""
     random = np.random.default_rng(seed)
     raw = random.normal(0.5, 2.5, DRAFTS)
-    return raw, random.random(DRAFTS) < chances(raw, temperature)
+    return raw, random.random(DRAFTS) < chances(raw * scale + offset)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 4.0])
 def test_the_temperature_that_made_the_data_is_found_again(temperature: float) -> None:
-    raw, accepted = drawn(temperature)
+    raw, accepted = drawn(1 / temperature)
     fitted = fit_temperature(raw, accepted)
     assert fitted == pytest.approx(temperature, rel=0.04)
-    assert calibration_error(chances(raw, fitted), accepted) < 0.01
+    assert calibration_error(chances(raw / fitted), accepted) < 0.01
     if temperature != 1.0:
         assert calibration_error(chances(raw), accepted) > 0.03
 
 
+@pytest.mark.parametrize("line", [(1.0, 0.0), (0.6, -1.0), (2.0, 0.5)])
+def test_the_line_that_made_the_data_is_found_again(line: tuple[float, float]) -> None:
+    raw, accepted = drawn(*line)
+    assert fit_line(raw, accepted) == pytest.approx(line, abs=0.06)
+
+
 def test_places_are_fitted_apart() -> None:
-    parts = [drawn(temperature, seed) for seed, temperature in enumerate((0.5, 2.0))]
-    judged = Judgements(
-        np.repeat([0, 1], DRAFTS),
-        np.concatenate([p[0] for p in parts]),
-        np.concatenate([p[1] for p in parts]),
-    )
-    assert fit(judged, 2) == pytest.approx([0.5, 2.0], rel=0.04)
-    lines = list(table(judged, [0.5, 2.0]))
-    assert len(lines) == 4 + 2 + 10 + 10  # two heads, two places, all; ten bins a place
+    parts = [drawn(scale, seed=seed) for seed, scale in enumerate((2.0, 0.5))]
+    raw, accepted = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+    judged = Judgements(np.repeat([0, 1], DRAFTS), raw, accepted)
+    temperatures = [1 / scale for scale, _ in fit_head(judged, 2)]
+    assert temperatures == pytest.approx([0.5, 2.0], rel=0.04)
+    lines = fit_peak(judged, 2)
+    assert [scale for scale, _ in lines] == pytest.approx([2.0, 0.5], rel=0.04)
+    assert calibration_error(calibrated(judged, lines), accepted) < 0.01
+    assert len(list(table(judged, lines))) == 2 + 2 + 2 + 10 + 10  # heads, all; two places; ten bins a place
+
+
+def test_discrimination_is_how_often_the_better_draft_was_thought_better() -> None:
+    said, accepted = np.array([0.1, 0.4, 0.6, 0.9]), np.array([False, True, False, True])
+    assert discrimination(said, accepted) == pytest.approx(3 / 4)
+    assert np.isnan(discrimination(said, np.ones(4, dtype=bool)))
 
 
 def test_without_a_likeliest_temperature_the_bounds_hold() -> None:
@@ -72,21 +90,27 @@ def test_the_error_is_the_weighted_distance_of_bins() -> None:
 
 
 async def test_watching_an_engine_pairs_each_draft_with_its_fate() -> None:
-    """The hashed model says 0.75 of drafts that are right, 0.25 of those that are not, 0 of those behind."""
+    """Drafts of the hashed model are right as often as it says: only a wrong pairing looks uncalibrated."""
     runners: list[WatchedRunner] = []
-    opener = watched(hashed_opener(DRAFTING), runners)
-    async with Engine.open(config=EngineConfig(**SMALL), opener=opener) as engine:
-        params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True)
-        done = [await engine.generate(prompt_of(20, seed), params) for seed in range(4)]
+    knobs = EngineConfig(**{**SMALL, "verify": "all"})
+    async with Engine.open(config=knobs, opener=watched(hashed_opener(DRAFTING), runners)) as engine:
+        params = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+        done = await asyncio.gather(*(engine.generate(prompt_of(20, seed), params) for seed in range(8)))
     taken = runners[0].taken()
     assert not runners[0].taken()
-    judged = judgements(taken, ())
-    sure = judged.raw > 0
-    assert set(np.round(chances(judged.raw), 6).tolist()) <= {0.0, 0.25, 0.75}
-    assert judged.accepted[sure].all()
-    assert judged.accepted[~sure].mean() < 0.1  # a wrong guess may be right by accident
-    assert 20 < (~sure).sum() < sure.sum()
+    judged = judgements(taken)
     assert set(judged.place.tolist()) == {0, 1, 2}
     assert 0 <= judged.accepted.sum() - sum(c.usage.accepted_tokens for c in done) <= 3 * len(done)
-    hot = judgements(taken, (2.0, 2.0, 2.0))
-    assert np.allclose(hot.raw, 2 * judged.raw)
+    said, accepted = chances(judged.raw), judged.accepted
+    assert calibration_error(said, accepted) < 0.03
+    assert discrimination(said, accepted) > 0.6
+    shifted = np.roll(accepted, 1)
+    assert calibration_error(said, shifted) > 0.06
+
+
+@pytest.mark.parametrize("sign", ["head", "peak"])
+def test_a_model_is_opened_without_its_calibration(sign: str, tmp_path: Path) -> None:
+    config = load_config(uncalibrated(ROOT / "engine/nano", sign, tmp_path))
+    assert config.dspark_confidence_temperatures == ()
+    assert config.dspark_peak_calibration == ((1.0, 0.0),) * 5 * (sign == "peak")
+    assert (tmp_path / "tokenizer.json").is_file()
