@@ -1,0 +1,231 @@
+"""The engine with the built-in model on an NVIDIA card: steps, overlap, a trace, and a sweep of concurrency.
+
+Every section runs alone within a minute, prints a table and writes JSON: `steps` times whole decode steps
+replayed and launched kernel by kernel; `overlap` puts the engine under a steady load with and without
+overlap; `trace` leaves a trace of steady decode; `pareto` sweeps the number of streams; `chart` draws what
+several runs of `pareto` found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import uvloop
+
+from stepahead import Engine, EngineConfig
+from stepahead.devices.kernels.operations import REFERENCE
+from stepahead.engine.model import opening
+from stepahead.engine.model.opening import BUILT_IN, describe, numerics_for, open_sized_runner
+from stepahead.engine.model.v41.runner import V41Runner
+from stepahead.engine.sizing import runner_shape
+
+from .gpu_chart import pareto_chart
+from .gpu_load import Steady, steady
+
+HELP = "the engine on an NVIDIA card: captured steps, overlap, a trace, throughput against per-user speed"
+
+GOALS = (
+    "goals: step <= 2 ms at 64 rows; busy >= 97 %, idle p50 <= 30 us at 64 sequences; overlap >= 1.1x, "
+    "with speculation >= 1.3x; loop lag < 5 ms",
+    "transformers 5.24's deepseek_v4 of the same size, measured on such a card: 57 to 82 ms a step, "
+    "1,119 tokens/s at 64 sequences",
+)
+TRANSFORMERS = 1119.0
+STEP_SEQUENCES = (1, 8, 64, 256)
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--section", choices=sorted(SECTIONS), default="overlap")
+    parser.add_argument("--sequences", type=int, default=64, help="streams of `overlap` and `trace` (64)")
+    parser.add_argument("--drafts", type=int, help="drafts a step; 0: no speculation (the model's own)")
+    parser.add_argument("--verify", default="all", help="'adaptive', 'all' or a number of drafts (all)")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement (0.8)")
+    parser.add_argument("--context", type=int, default=8192, help="max_context of the engines (8192)")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--reference", action="store_true", help="plain torch, no kernels of ours")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="JSON of `pareto`, for `chart`")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.reference:
+        opening.operations_for = lambda *asked: REFERENCE  # type: ignore[assignment]
+    SECTIONS[arguments.section](arguments)
+
+
+def knobs(arguments: argparse.Namespace, sequences: int, **changed: Any) -> EngineConfig:
+    verify = arguments.verify
+    values: dict[str, Any] = {
+        "max_sequences": sequences,
+        "max_step_rows": max(2048, 6 * sequences),
+        "max_context": arguments.context,
+        "dtype": arguments.dtype,
+        "draft_tokens": arguments.drafts,
+        "verify": int(verify) if verify.isdecimal() else verify,
+    }
+    return EngineConfig(**{**values, **changed})
+
+
+# Sections.
+
+
+def steps(arguments: argparse.Namespace) -> None:
+    """Whole decode steps, each waited for: the fastest of a few, milliseconds."""
+    rows = []
+    for drafts in (0, None) if arguments.drafts is None else (arguments.drafts,):
+        arguments.drafts = drafts
+        captured, eager = (_runner(arguments, graphs) for graphs in (True, False))
+        for sequences in STEP_SEQUENCES:
+            each = captured.shape.draft_tokens + 1
+            times = [
+                1e3 * (runner.time_step(sequences, sequences * each, drafts=each > 1) or 0.0)
+                for runner in (captured, eager)
+            ]
+            rows.append([sequences, sequences * each, each - 1, *times, times[1] / times[0]])
+        report = captured.captured
+        print(f"drafts {drafts}: {report}; operations: {captured._model.operations.name}", flush=True)
+        captured.close()
+        eager.close()
+    _table("decode steps", ("sequences", "rows", "drafts", "graph ms", "eager ms", "ratio"), rows)
+    _write("gpu_steps", rows)
+
+
+def _runner(arguments: argparse.Namespace, graphs: bool) -> V41Runner:
+    from stepahead.devices.nvidia import NvidiaDevice
+
+    device = NvidiaDevice()
+    most = max(STEP_SEQUENCES)
+    config = knobs(arguments, most, kv_blocks=4096, **({} if graphs else {"graph_sequences": 0}))
+    described = describe(BUILT_IN, numerics_for(device.torch_device, config.dtype))
+    return open_sized_runner(described, lambda free: runner_shape(config, described.facts, free), device)
+
+
+def overlap(arguments: argparse.Namespace) -> None:
+    count = arguments.sequences
+    modes: dict[str, dict[str, Any]] = {
+        "graphs, overlap": {},
+        "graphs, no overlap": {"overlap": False},
+        "eager, overlap": {"graph_sequences": 0},
+    }
+    found = {}
+    for name, changed in modes.items():
+        found[name] = _measured(knobs(arguments, count, **changed), count, arguments)
+        print(f"{name}: {found[name]}", flush=True)
+    both, without = found["graphs, overlap"], found["graphs, no overlap"]
+    _table(
+        f"{count} sequences, drafts {arguments.drafts}",
+        STEADY,
+        [[n, *_steady_row(s)] for n, s in found.items()],
+    )
+    print(f"overlap {both.tokens_per_second / without.tokens_per_second:.2f}x; "
+          f"{both.tokens_per_second / TRANSFORMERS:.0f}x transformers")  # fmt: skip
+    print(*GOALS, sep="\n")
+    _write("gpu_overlap", {name: msgspec.to_builtins(s) for name, s in found.items()})
+
+
+def trace(arguments: argparse.Namespace) -> None:
+    path = _out() / "gpu_decode.json.gz"
+    found = _measured(knobs(arguments, arguments.sequences), arguments.sequences, arguments, path)
+    _table("traced", STEADY, [["steady decode", *_steady_row(found)]])
+    print(f"written to {path}; draw it with `stepahead trace {path.name} --png FILE`")
+
+
+def pareto(arguments: argparse.Namespace) -> None:
+    name = f"verify {arguments.verify}" if arguments.drafts != 0 else "no speculation"
+
+    async def sweep() -> list[Steady]:
+        found = []
+        async with Engine.open(config=knobs(arguments, max(SWEEP)), device="cuda") as engine:
+            print(name, engine.stats().graphs, flush=True)
+            for count in SWEEP:
+                found.append(
+                    await steady(engine, count, seconds=arguments.seconds, temperature=arguments.temperature)
+                )
+                print(found[-1], flush=True)
+        return found
+
+    found = uvloop.run(sweep())
+    rows = [[s.sequences, *_steady_row(s), s.tokens_per_user] for s in found]
+    _table(name, ("streams", *STEADY[1:], "tok/s user"), rows)
+    _write("gpu_pareto", {name: [msgspec.to_builtins(s) for s in found]})
+
+
+def chart(arguments: argparse.Namespace) -> None:
+    lines: dict[str, list[tuple[float, float, int]]] = {}
+    for file in arguments.files:
+        for name, found in json.loads(file.read_text()).items():
+            lines[name] = [
+                (s["tokens_per_second"] / s["sequences"], s["tokens_per_second"], s["sequences"])
+                for s in found
+            ]
+    path = _out() / "gpu_pareto.svg"
+    path.write_text(pareto_chart(lines))
+    print(f"written to {path}")
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "steps": steps,
+    "overlap": overlap,
+    "trace": trace,
+    "pareto": pareto,
+    "chart": chart,
+}
+
+# Helpers.
+
+STEADY = ("mode", "tok/s", "steps/s", "tok/seq/step", "device ms", "busy", "idle p50 us", "p99", "lag p99 ms", "hidden")  # fmt: skip
+
+
+def _measured(
+    config: EngineConfig, count: int, arguments: argparse.Namespace, file: Path | None = None
+) -> Steady:
+    async def main() -> Steady:
+        async with Engine.open(config=config, device="cuda") as engine:
+            print(engine.stats().graphs, flush=True)
+            return await steady(
+                engine, count, seconds=arguments.seconds, temperature=arguments.temperature, file=file
+            )
+
+    return uvloop.run(main())
+
+
+def _steady_row(s: Steady) -> list[object]:
+    return [
+        s.tokens_per_second, s.steps_per_second, s.tokens_per_sequence_step, s.device_step_ms,
+        f"{s.busy:.1%}", s.idle_p50_us, s.idle_p99_us, s.lag_p99_ms, f"{s.hidden:.1%}",
+    ]  # fmt: skip
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Plain text: what a card's machine can always print."""
+    print(f"\n{title} ({torch.cuda.get_device_name()}, torch {torch.__version__})")
+    cells = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _out() -> Path:
+    folder = Path(os.environ.get("OUT") or Path(__file__).parents[2] / "out")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _write(name: str, content: Any) -> None:
+    path = _out() / f"{name}.json"
+    path.write_text(json.dumps(content))
+    print(f"written to {path}")

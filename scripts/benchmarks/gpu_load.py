@@ -1,0 +1,153 @@
+"""A steady load on an engine, and what its own tracer says about the device meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from stepahead import Engine, SamplingParams
+from stepahead.engine.tracing.reader import read_trace
+from stepahead.engine.tracing.summary import summarise
+
+OPENINGS = (
+    "Once upon a time",
+    "Tom was a cat who",
+    "In a village by the sea",
+    "The old king said:",
+    "Why did",
+    "One day, Mia found",
+    "A little bird",
+    "Far away, behind the hills,",
+    "My friend told me that",
+    "Every night",
+)
+SUBJECTS = (
+    "there was a small house",
+    "the rain would not stop",
+    "a boy and his dog went out",
+    "she opened the door",
+    "nobody knew the answer",
+    "the bread was still warm",
+    "they heard a strange sound",
+    "he lost his red hat",
+    "the lights went out",
+    "it began to snow",
+    "two friends",
+    "the moon",
+    "a long road",
+    "in the garden",
+    "with a loud voice",
+    "and then",
+    "who was very tired",
+    "because of the wind",
+    "under the bridge",
+    "again",
+)
+
+
+def prompts(count: int) -> list[str]:
+    """Different ones, of the kind that the built-in model knows."""
+    made = [f"{opening} {subject}" for opening, subject in product(OPENINGS, SUBJECTS)]
+    return [made[i % len(made)] + ("" if i < len(made) else f" {i}") for i in range(count)]
+
+
+class Steady(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine under one load. Milliseconds, microseconds and shares as the names say."""
+
+    sequences: int
+    seconds: float
+    tokens_per_second: float
+    steps_per_second: float
+    tokens_per_sequence_step: float
+    device_step_ms: float
+    busy: float
+    idle_p50_us: float
+    idle_p99_us: float
+    lag_p99_ms: float
+    lag_max_ms: float
+    hidden: float  # share of the host's time that lies under the device's
+    causes: dict[str, float]  # of idle time, share of the window
+
+    @property
+    def tokens_per_user(self) -> float:
+        return self.tokens_per_second / self.sequences
+
+
+class _Count:
+    tokens = 0
+
+
+@contextlib.asynccontextmanager
+async def loaded(engine: Engine, count: int, params: SamplingParams) -> AsyncIterator[_Count]:
+    """So many streams, each read by a task and started anew when it ends; entered once all of them decode."""
+    seen, started = _Count(), set[int]()
+
+    async def read(number: int, text: str) -> None:
+        while True:
+            async for delta in engine.stream(text, params):
+                started.add(number)
+                seen.tokens += len(delta.token_ids)
+
+    readers = [asyncio.create_task(read(i, text)) for i, text in enumerate(prompts(count))]
+    try:
+        while len(started) < count:
+            await asyncio.sleep(0.01)
+            for reader in readers:
+                if reader.done():
+                    reader.result()
+        yield seen
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def steady(
+    engine: Engine,
+    count: int,
+    *,
+    seconds: float,
+    temperature: float = 0.0,
+    settle: float = 0.2,
+    file: Path | None = None,
+) -> Steady:
+    """Measure for so long, with a trace (left in `file`)."""
+    params = SamplingParams(temperature=temperature, ignore_eos=True, seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = file or Path(folder) / "trace.json"
+        async with loaded(engine, count, params) as seen:
+            await asyncio.sleep(settle)
+            gc.collect()
+            gc.disable()
+            try:
+                async with engine.trace(path):
+                    tokens, steps, began = seen.tokens, engine.stats().steps, time.perf_counter()
+                    await asyncio.sleep(seconds)
+                    tokens, steps = seen.tokens - tokens, engine.stats().steps - steps
+                    taken = time.perf_counter() - began
+            finally:
+                gc.enable()
+        summary = summarise(read_trace(path))
+    return Steady(
+        sequences=count,
+        seconds=taken,
+        tokens_per_second=tokens / taken,
+        steps_per_second=steps / taken,
+        tokens_per_sequence_step=tokens / max(steps, 1) / count,
+        device_step_ms=summary.device_time.p50 / 1e3,
+        busy=summary.device_busy,
+        idle_p50_us=summary.idle_gap.p50,
+        idle_p99_us=summary.idle_gap.p99,
+        lag_p99_ms=summary.loop_lag.p99 / 1e3,
+        lag_max_ms=summary.loop_lag.max / 1e3,
+        hidden=summary.hidden_share,
+        causes={cause: share for cause, share in summary.critical_path.items() if share > 0.001},
+    )
