@@ -54,13 +54,17 @@ def pareto_chart(
 
 def _axes(x: _Scale, y: _Scale, title: str) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="28" font-size="16">{escape(title)}</text>'
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for value in x.ticks():
-        yield f'<line x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>'
-        yield f'<text x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:,.0f}</text>'
+        at = f"{x(value):.1f}"
+        yield f'<line x1="{at}" x2="{at}" y1="{TOP}" y2="{bottom}" stroke="#ddd"/>'
+        yield f'<text x="{at}" y="{bottom + 18}" text-anchor="middle">{value:,.0f}</text>'
     for value in y.ticks():
-        yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>'
+        at = f"{y(value):.1f}"
+        yield f'<line x1="{LEFT}" x2="{right}" y1="{at}" y2="{at}" stroke="#ddd"/>'
         yield f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,.0f}</text>'
-    yield f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 22}" text-anchor="middle">tokens/s per user</text>'
+    centre = (LEFT + right) / 2
+    yield f'<text x="{centre}" y="{HEIGHT - 22}" text-anchor="middle">tokens/s per user</text>'
     middle = (TOP + HEIGHT - BOTTOM) / 2
     yield f'<text transform="translate(24 {middle}) rotate(-90)" text-anchor="middle">tokens/s in all</text>'
 
