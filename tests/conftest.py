@@ -30,6 +30,15 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {**factories, "uvloop": uvloop.new_event_loop}
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _step_costs_are_kept_here(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Engines of tests measure their steps once, and leave nothing in anybody's home."""
+    folder = tmp_path_factory.mktemp("step-costs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepahead.engine.step_costs.user_cache_folder", lambda: folder)
+        yield
+
+
 def _has_device(kind: str) -> bool:
     import torch
 

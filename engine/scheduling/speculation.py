@@ -18,6 +18,7 @@ Invariant: whoever decodes in step n+1 was sampled in step n, so one flag says w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -94,8 +95,17 @@ class Speculation:
         self._rest = self._rest_sequences = self._trying = 0
         self._next_rest = SHORTEST_REST
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+        self._forced: tuple[Callable[[int, int], int], Callable[[int], bool]] | None = None
         self._steps_without = self._drafted = 0
         self._saved_estimated = self._saved_measured = 0.0
+
+    def force(
+        self, spare: Callable[[int, int], int], drafts: Callable[[int], bool] = lambda step: True
+    ) -> None:
+        """From now on `spare(step, most)` drafts are verified, and step `drafts(step)` or not; for tests and
+        benchmarks, which must see any schedule give the same text. Before the first step."""
+        self.adaptive = self._mean.size > 0
+        self._forced = (spare, drafts)
 
     # Choosing a step.
 
@@ -107,11 +117,15 @@ class Speculation:
             return self._judged[1]
         self._catch_up(step)
         self._welcome(members)
-        self._budget = None
+        self._budget, spare = None, 0
         if self._at_hand and members.most_spare:
-            self._budget = self._choose(members, other_rows)
-        self._judged = (step, self._budget.spare if self._budget else 0)
-        return self._judged[1]
+            if self._forced is not None:
+                spare = min(max(self._forced[0](step, members.most_spare), 0), members.most_spare)
+            else:
+                self._budget = self._choose(members, other_rows)
+                spare = self._budget.spare
+        self._judged = (step, spare)
+        return spare
 
     def _choose(self, members: Members, other_rows: int) -> Budget:
         assert self._costs is not None
@@ -134,6 +148,8 @@ class Speculation:
         """Whether the step that was just chosen leaves drafts; `others_draft`: prompts that end in it may."""
         if not (members.most_spare or others_draft):
             return False
+        if self._forced is not None:
+            return self._forced[1](self._judged[0])
         if not self.adaptive or not members.count:
             return True
         return self._is_worthwhile(members.count)
@@ -177,10 +193,9 @@ class Speculation:
         self._at_hand = drafts
         if not drafts:
             self._steps_without += 1
-        if not count or count < layout.slots.size:
+        if self._costs is None or not count or count < layout.slots.size:
             self._planned.append(None)
             return
-        assert self._costs is not None
         plain = self._costs.step(count, count, drafting=False)
         self._planned.append(_Planned(count, layout.rows, drafts, plain))
         if verified and self._budget is not None:
@@ -199,8 +214,7 @@ class Speculation:
         if not self.adaptive:
             return
         planned = self._planned.popleft()
-        if planned is not None and seconds > 0.0:
-            assert self._costs is not None
+        if planned is not None and self._costs is not None and seconds > 0.0:
             self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
             plain = planned.plain_seconds / planned.sequences
             self._saved_measured += float(commit.counts.sum()) * plain - seconds

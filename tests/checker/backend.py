@@ -10,6 +10,7 @@ from stepahead.devices.simulated import HANG, Hang, SimulatedDevice
 from stepahead.engine.backend import Backend
 from stepahead.engine.model.hashed import HashedRunner
 from stepahead.engine.model.runner import StepPlan
+from stepahead.engine.scheduling.cost_curve import CostCurve
 from stepahead.engine.sizing import runner_shape
 from tests.unit.text_tokenizer import small_tokenizer
 
@@ -26,6 +27,7 @@ class ScriptedBackend:
     def __init__(self, script: Script) -> None:
         self._script, self._device = script, script.device
         self.fault_happened = False
+        self._rows = 0  # of the forward being enqueued
         self._enqueued: dict[str, tuple[float, float]] = {}  # label -> when it was enqueued, when it ends
         self._decoding: list[frozenset[int]] = []  # by step: keys that decode
         self._present: list[frozenset[int]] = []  # by step: all keys
@@ -37,7 +39,9 @@ class ScriptedBackend:
             asyncio.get_running_loop(), latency=self._latency, fault=self._fault, observe=self._observe
         )
         shape = runner_shape(config, model.facts, device.memory().free)
-        return Backend(_Recorded(model, shape, device, self), device, small_tokenizer())
+        most = shape.sequence_slots * (shape.draft_tokens + 1)
+        costs = CostCurve(rows=(1, most + 1), seconds=(self._step(1), self._step(most + 1)))
+        return Backend(_Recorded(model, shape, device, self), device, small_tokenizer(), costs)
 
     def late_steps(self) -> list[str]:
         """Steps the device had to wait for although they could be planned a whole step earlier.
@@ -59,13 +63,18 @@ class ScriptedBackend:
                 )
         return late
 
+    def _step(self, rows: int) -> float:
+        return max(self._device.forward + self._device.sample + rows * self._device.row, 1e-9)
+
     def forward_launched(self, plan: StepPlan) -> None:
         keys = plan.layout.sequence_keys
         self._decoding.append(frozenset(keys[: plan.layout.decode_count].tolist()))
         self._present.append(frozenset(keys.tolist()))
 
     def _latency(self, label: str) -> float:
-        base = self._device.forward if label.startswith("forward") else self._device.sample
+        base = self._device.sample
+        if label.startswith("forward"):
+            base = self._device.forward + self._device.row * self._rows
         if not self._device.jitter:
             return base
         digest = hashlib.blake2b(f"{self._device.seed}:{label}".encode(), digest_size=4).digest()
@@ -89,5 +98,6 @@ class _Recorded(HashedRunner):
         self._record = record
 
     def launch_forward(self, plan: StepPlan) -> None:
+        self._record._rows = plan.layout.rows
         super().launch_forward(plan)
         self._record.forward_launched(plan)

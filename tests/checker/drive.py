@@ -20,6 +20,7 @@ from stepahead.engine.sizing import request_limits
 from stepahead.engine.types import TokenLogprob
 
 from .backend import ScriptedBackend
+from .budgets import force_budgets
 from .inspection import Inspector, settled
 from .script import Client, Event, Script
 
@@ -111,6 +112,8 @@ class _Driver:
         self.script, self.engine, self.backend, self.complaints = script, engine, backend, complaints
         self.loop = asyncio.get_running_loop()
         self.inspector = Inspector(engine)
+        if script.device.budgets:
+            force_budgets(engine, script.device.budgets)
         self.heard = [Heard() for _ in script.clients]
         self.closed_early = False
 
@@ -143,6 +146,8 @@ class _Driver:
                 "cached tokens": stats.cached_tokens,
                 "accepted drafts": stats.accepted_tokens,
                 "rejected drafts": stats.drafted_tokens - stats.accepted_tokens,
+                "saved rows": stats.speculation.rows_saved,
+                "steps without drafts": stats.speculation.steps_without_drafts,
                 "cut short": stats.aborted,
                 "failed": stats.failed,
                 "coalesced": stats.coalesced_deltas,

@@ -59,7 +59,7 @@ def generate(seed: int) -> Script:
     return Script(
         model=model,
         knobs=knobs,
-        device=_device(chances),
+        device=_device(chances, adaptive=knobs.verify == "adaptive"),
         clients=tuple(clients),
         events=tuple(_event(chances, duration) for _ in range(chances.of(0, 0, 1, 2, 4))),
         close_at=chances.seconds(2 * duration + 0.05) if chances.one_in(25) else None,
@@ -110,9 +110,20 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
         kv_blocks=1 + blocks,
         prefix_cache=not chances.one_in(6),
         snapshot_slots=chances.of(None, 0, 1, 2, 8),
+        **_speculation(chances, model),
         max_bypass=chances.of(0, 1, 32),
         **extra,
     )
+
+
+def _speculation(chances: _Chances, model: Model) -> dict[str, Any]:
+    """Mostly adaptive; sometimes fewer drafts than the model makes."""
+    if model.draft_tokens == 0 or chances.one_in(4):
+        return {}
+    drafts = chances.of(None, None, None, chances.between(0, model.draft_tokens))
+    most = max(model.draft_tokens if drafts is None else drafts, 1)
+    verify = chances.of("adaptive", "adaptive", "adaptive", chances.between(1, most))
+    return {"verify": verify, "draft_tokens": drafts}
 
 
 def _crowded_knobs(chances: _Chances, model: Model, knobs: Knobs) -> Knobs:
@@ -135,7 +146,7 @@ def _growing(chances: _Chances, client: Client) -> Client:
     )
 
 
-def _device(chances: _Chances) -> DeviceScript:
+def _device(chances: _Chances, *, adaptive: bool) -> DeviceScript:
     fault_at, fault = "", "error"
     if chances.one_in(12):
         fault_at = f"{chances.of('forward', 'sample')}:{chances.of(0, 1, 2, 5, 12)}"
@@ -145,6 +156,8 @@ def _device(chances: _Chances) -> DeviceScript:
     return DeviceScript(
         forward=forward,
         sample=sample,
+        row=chances.of(0.0, 1e-5, 1e-4, 1e-3),
+        budgets=chances.of(0, chances.between(1, 1000)) if adaptive else 0,
         jitter=chances.of(0.0, 0.0, 3.0),
         seed=chances.between(0, 1000),
         fault_at=fault_at,
@@ -192,6 +205,8 @@ _GENEROUS = RequestLimits(
     eos_token_ids=(1,),
     max_logprobs=20,
     max_stop_ids=16,
+    draft_tokens=32,
+    model_draft_tokens=32,
 )
 """Limits under which every client of a script may ask: its answer may be longer than the engine will give."""
 
@@ -218,6 +233,10 @@ def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
         "ignore_eos": chances.one_in(2),
         "detokenize": not chances.one_in(4),
     }
+    if model.draft_tokens and chances.one_in(4):
+        fields["draft_tokens"] = chances.between(0, model.draft_tokens)
+    if model.draft_tokens and chances.one_in(8):
+        fields["latency_target"] = chances.of(1e-5, 1e-3, 1.0)
     if chances.one_in(3):
         fields["temperature"] = chances.of(1.0, 0.5, 2.0)
         fields["top_k"], fields["top_p"] = chances.of(0, 0, 3), chances.of(1.0, 1.0, 0.7)

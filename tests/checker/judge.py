@@ -198,6 +198,9 @@ def _usage(client: Client, choice: Choice, answer: Told) -> Iterator[str]:
         "output_tokens": not finished or usage.output_tokens == answer.output_tokens,
         "output_tokens of a cut stream": finished or usage.output_tokens == len(choice.tokens),
         "accepted_tokens": 0 <= usage.accepted_tokens <= usage.drafted_tokens,
+        "accepted_by_position": sum(usage.accepted_by_position) == usage.accepted_tokens,
+        "drafted_tokens": client.draft_tokens is None
+        or usage.drafted_tokens <= client.draft_tokens * usage.decode_steps,
         "first_token_seconds": (usage.first_token_seconds is None) == (usage.output_tokens == 0),
         "queue_seconds": usage.queue_seconds >= 0,
     }

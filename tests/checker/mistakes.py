@@ -17,14 +17,16 @@ from stepahead.actors.messages import StepPlanned
 from stepahead.actors.output import Output
 from stepahead.actors.sampler import Sampler
 from stepahead.engine.cache.core import CacheCore
-from stepahead.engine.model.hashed import forward
+from stepahead.engine.model.hashed import dealing, forward, runner
 from stepahead.engine.model.runner import NO_TOKEN, StepPlan
 from stepahead.engine.sampling import table
 from stepahead.engine.scheduling import planner
 from stepahead.engine.scheduling.groups import ChoiceGroups
 from stepahead.engine.scheduling.ledger import Ledger
 from stepahead.engine.scheduling.limits import SchedulingLimits
+from stepahead.engine.scheduling.members import Members
 from stepahead.engine.scheduling.planner import SchedulingCore
+from stepahead.engine.scheduling.speculation import Speculation
 from stepahead.engine.scheduling.window_saves import WindowSaves
 
 Patch = pytest.MonkeyPatch
@@ -176,6 +178,61 @@ def the_next_step_waits_for_this_one(patch: Patch) -> None:
     patch.setattr(SchedulingLimits, "depth", property(lambda self: 0))
 
 
+def a_redealt_sequence_keeps_its_first_row(patch: Patch) -> None:
+    """The device splits rows anew and looks for them where the host's split had them."""
+    redealt = runner.redealt
+
+    def misplaced(plan: StepPlan, slots: Any) -> StepPlan:
+        made = redealt(plan, slots)
+        layout = msgspec.structs.replace(made.layout, row_starts=plan.layout.row_starts)
+        return msgspec.structs.replace(made, layout=layout)
+
+    patch.setattr(runner, "redealt", misplaced)
+
+
+def a_redeal_forgets_a_sequence(patch: Patch) -> None:
+    """The best drafts win all rows, and whoever has none among them gets no row at all."""
+    deal = dealing.deal
+
+    def greedy(survival: Any, most: Any, spare: int) -> Any:
+        lengths = deal(survival, most, spare)
+        if lengths.size > 1:
+            richest = int(lengths[:-1].argmax())
+            lengths[richest] += lengths[-1]
+            lengths[-1] = 0
+        return lengths
+
+    patch.setattr(dealing, "deal", greedy)
+
+
+def a_redeal_ignores_the_maximum_of_a_request(patch: Patch) -> None:
+    deal = dealing.deal
+    patch.setattr(
+        dealing, "deal", lambda survival, most, spare: deal(survival, most * 0 + survival.shape[1], spare)
+    )
+
+
+def only_planned_rows_may_be_in_flight(patch: Patch) -> None:
+    """Tables and counters follow the host's split, which the device does not keep to."""
+    lay_out = Members._lay_out
+
+    def short(self: Members, spare: int) -> Any:
+        layout = lay_out(self, spare)
+        return msgspec.structs.replace(layout, reach=layout.query_lengths)
+
+    patch.setattr(Members, "_lay_out", short)
+
+
+def drafts_are_verified_that_nobody_made(patch: Patch) -> None:
+    planned = Speculation.planned
+
+    def forgetful(self: Speculation, layout: Any, *, drafts: bool) -> None:
+        planned(self, layout, drafts=drafts)
+        self._at_hand = self.adaptive
+
+    patch.setattr(Speculation, "planned", forgetful)
+
+
 MISTAKES: tuple[Mistake, ...] = (
     a_kept_window_is_not_restored,
     the_history_before_a_chunk_is_lost,
@@ -193,4 +250,9 @@ MISTAKES: tuple[Mistake, ...] = (
     a_cancelled_waiting_sequence_keeps_its_place,
     what_follows_a_stop_string_is_shown,
     the_next_step_waits_for_this_one,
+    a_redealt_sequence_keeps_its_first_row,
+    a_redeal_forgets_a_sequence,
+    a_redeal_ignores_the_maximum_of_a_request,
+    only_planned_rows_may_be_in_flight,
+    drafts_are_verified_that_nobody_made,
 )

@@ -58,15 +58,23 @@ class Knobs(Struct):
     unread_tokens: int = 8192
     stall_seconds: float = 60.0
     mailbox_capacity: int = 8192
+    draft_tokens: int | None = None
+    verify: Literal["adaptive", "all"] | int = "all"
 
     def config(self) -> EngineConfig:
         return EngineConfig(**msgspec.structs.asdict(self))
 
 
 class DeviceScript(Struct):
-    """Latency of a label: its base, times 1 + jitter * (a hash of seed and label in 0..1)."""
+    """Latency of a label: its base, times 1 + jitter * (a hash of seed and label in 0..1).
+
+    A forward's base grows by `row` with each row, and where somebody chooses how many drafts to verify that
+    is what it is told. With `budgets` the number is a hash instead, and so is whether a step drafts at all.
+    """
 
     forward: float = 1e-3
+    row: float = 0.0
+    budgets: int = 0  # a seed; 0: by cost
     sample: float = 1e-4
     jitter: float = 0.0
     seed: int = 0
@@ -100,6 +108,8 @@ class Client(Struct):
     banned_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
+    draft_tokens: int | None = None
+    latency_target: float | None = None
     n: int = 1
     best_of: int | None = None
     logprobs: int | None = None

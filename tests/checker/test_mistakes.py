@@ -9,7 +9,7 @@ import pytest
 from .check import Verdict, check
 from .generate import generate
 from .mistakes import MISTAKES, Mistake, the_last_new_block_is_not_told
-from .script import Client, Event, Knobs, Model, Script
+from .script import Client, DeviceScript, Event, Knobs, Model, Script
 from .shrink import shrink
 
 PATIENCE = 100
@@ -28,6 +28,15 @@ POINTED = (
     Script(
         model=Model(vocab_size=128, draft_tokens=3, draft_accuracy=1.0),
         clients=(Client(prompt=(3,), max_tokens=40, ignore_eos=True, stop=tuple("aeiou4TXyz")),),
+    ),
+    Script(
+        model=Model(draft_tokens=3, draft_accuracy=0.8),
+        knobs=Knobs(verify="adaptive"),
+        device=DeviceScript(budgets=1),
+        clients=tuple(
+            Client(prompt=(3, 4, first), max_tokens=40, ignore_eos=True, draft_tokens=drafts)
+            for first, drafts in ((5, 0), (6, None), (7, 2))
+        ),
     ),
 )
 """Scripts for mistakes that random ones show too rarely for a short test."""
