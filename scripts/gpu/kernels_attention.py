@@ -63,11 +63,15 @@ def attend_row(size: Size, rows: int, dtype: torch.dtype, rounded: bool, small: 
         return kernel(q, turns, pools[0], window, pools[1], entries, sink, scale, round_probabilities=rounded)
 
     some = min(rows, 32)
+    wide = torch.float32 if rounded else torch.float64
+    narrow = dtype if rounded else torch.float64
     twin = reference.attend(
-        query[:some].clone() if rounded else query[:some].double(),
+        query[:some].to(narrow, copy=True),
         turns[:some],
-        *(pools[0] if rounded else pools[0].double(), window.of_rows(0, some)),
-        *(pools[1] if rounded else pools[1].double(), entries.of_rows(0, some)),
+        pools[0].to(narrow),
+        KeyIndex(window.places[:some], wide),
+        pools[1].to(narrow),
+        KeyIndex(entries.places[:some], wide),
         sink,
         scale,
         round_probabilities=rounded,

@@ -12,6 +12,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,18 +27,30 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _let_loops_end_at_loaded_numbers() -> None:
-    """The interpreter's scalars are arrays of one element, which numpy no longer takes for integers."""
+def _mend_the_interpreter() -> None:
+    """Two things in which it differs from a card: its scalars are arrays of one element, which numpy no
+    longer takes for the bounds of a loop; and it cuts float32 off to bfloat16 where a card rounds.
+    """
+    from triton import language
     from triton.runtime import interpreter
 
-    patch = interpreter._patch_lang_tensor
+    patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
 
     def patch_with_index(tensor: type, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+    def convert_and_round(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if source != language.float32 or target != language.bfloat16:
+            return convert(data, source, target, mode)
+        bits = np.ascontiguousarray(data).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        not_a_number = (bits & 0x7FFFFFFF) > 0x7F800000
+        return np.where(not_a_number, bits >> 16 | 0x40, rounded).astype(np.uint16).reshape(data.shape)
+
     interpreter._patch_lang_tensor = patch_with_index
+    interpreter._convert_float = convert_and_round
 
 
 if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
-    _let_loops_end_at_loaded_numbers()
+    _mend_the_interpreter()

@@ -7,6 +7,7 @@ from . import (
     attention,
     engram,
     hyper_connections,
+    indexer,
     latents,
     norm,
     products,
@@ -45,6 +46,8 @@ class TritonOperations(Operations):
     store_entry_ = staticmethod(latents.store_entry_)
     store_pooled_entry_ = staticmethod(latents.store_pooled_entry_)
     attend = staticmethod(attention.attend)
+    visible_entries = staticmethod(indexer.visible_entries)
+    choose_entries = staticmethod(indexer.choose_entries)
 
     draws_from_tables = True
     draw_tokens = staticmethod(sampling.draw_tokens)
