@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stepahead.devices.device import Device
+from stepahead.devices.device import Device, OutOfMemoryError
 
 from .config import EngineConfig
-from .errors import ConfigError
+from .errors import ConfigError, NoDeviceMemoryError
 from .model.runner import Runner, RunnerShape
 from .scheduling.cost_curve import CostCurve
 from .sizing import runner_shape
@@ -129,6 +130,11 @@ def _open(
         wanted = costs_wanted(config, runner.shape, folder, kind, name)
         costs = None if wanted is None else step_costs(runner, wanted)
         return Backend(runner, opened, described.tokenizer, costs)
+    except OutOfMemoryError as error:
+        name = opened.capabilities.name
+        traceback.clear_frames(error.__traceback__)  # or it would hold what had room until then
+        opened.close()
+        raise NoDeviceMemoryError(name, str(error)) from error
     except BaseException:
         opened.close()
         raise

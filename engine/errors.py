@@ -129,6 +129,17 @@ class ConfigError(EngineError, ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
+class NoDeviceMemoryError(EngineError):
+    """The device has no room for the model, its caches or its captured steps (its cause says which)."""
+
+    def __init__(self, device: str, what: str) -> None:
+        super().__init__(
+            f"{device} has no room for this engine ({what}); open it with a smaller memory_fraction, "
+            "max_sequences, max_step_rows or graph_sequences"
+        )
+        self.device = device
+
+
 class EngineClosedError(EngineError):
     """The engine was closed, or is closing, or was never opened."""
 
