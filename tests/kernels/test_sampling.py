@@ -92,9 +92,15 @@ def test_drafts_stand_and_slots_advance(seed: int, alternatives: int, device: to
         assert torch.equal(expected, made)
 
 
+PEAKS = ((0.5, 1.0, 2.0), (-0.25, 0.0, 0.5))
+
+
 @pytest.mark.parametrize("multiplied", [True, False], ids=["table", "product"])
+@pytest.mark.parametrize("peaks", [((), ()), PEAKS], ids=["head", "peak"])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_chain_of_drafts(seed: int, multiplied: bool, device: torch.device) -> None:
+def test_the_chain_of_drafts(
+    seed: int, peaks: tuple[tuple[float, ...], ...], multiplied: bool, device: torch.device
+) -> None:
     vocab, block, dim, rank = 60, DRAFTS + 1, 24, 8
     case = some_case(vocab, seed, device)
     slots, generator = case.sequences.slots, torch.Generator().manual_seed(seed)
@@ -106,7 +112,7 @@ def test_the_chain_of_drafts(seed: int, multiplied: bool, device: torch.device) 
     inputs = DraftInputs(
         normal(slots.shape[0], block, vocab), normal(slots.shape[0], block, dim), embed, head,
         normal(1, dim + rank), (0.5, 2.0, 1.5) if seed else (),
-        sampling_drafts.markov_table(embed, head) if multiplied else None,
+        sampling_drafts.markov_table(embed, head) if multiplied else None, *peaks,
     )  # fmt: skip
     results = []
     for chain in (drafting.draft_chain_, sampling_drafts.draft_chain_):

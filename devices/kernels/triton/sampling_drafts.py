@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..reference.sampling.drafting import SUREST
+from ..reference.sampling.peaks import peak_log_odds
 from ..reference.sampling.tables import (
     DraftInputs,
     DrawnTokens,
@@ -59,8 +60,29 @@ def _log_odds(inputs, row, previous, temperature, DIM: tl.constexpr, RANK: tl.co
         embedded = tl.load(inputs.markov_embed + previous * RANK + start + lane, mask=mask, other=0.0)
         weight = tl.load(inputs.confidence + DIM + start + lane, mask=mask, other=0.0)
         total += embedded.to(tl.float32) * weight.to(tl.float32)
-    scaled = tl.div_rn(tl.sum(total), temperature)
-    return tl.minimum(tl.maximum(scaled, -_SUREST), _SUREST)
+    return _bounded(tl.div_rn(tl.sum(total), temperature))
+
+
+@triton.jit
+def _peak_log_odds(x, scale, offset):
+    """The same from the logits `x` of the place, masked with -inf: of their likeliest token."""
+    others = tl.sum(tl.exp(x - tl.max(x, axis=0)), axis=0) - 1.0
+    return _bounded(offset - scale * tl.log(tl.maximum(others, 0.0)))
+
+
+@triton.jit
+def _bounded(odds):
+    """Within what is told apart; a broken row expects nothing."""
+    return tl.where(odds == odds, tl.minimum(tl.maximum(odds, -_SUREST), _SUREST), -_SUREST)
+
+
+@triton.jit
+def _of_place(numbers, place, PLACES: tl.constexpr):
+    """One of a few numbers that came as a tuple."""
+    number = 0.0
+    for other in tl.static_range(PLACES):
+        number = tl.where(place == other, numbers[other], number)
+    return number
 
 
 @triton.jit
@@ -68,6 +90,7 @@ def _draft_whole_rows(
     inputs, slots, state, tables, scratch, odds,
     PLACES: tl.constexpr, DRAFTS: tl.constexpr, VOCAB: tl.constexpr, DIM: tl.constexpr, RANK: tl.constexpr,
     SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    BY_PEAK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     slot = tl.load(slots + sequence)
@@ -80,14 +103,16 @@ def _draft_whole_rows(
         row = sequence * PLACES + place
         x = tl.load(inputs.base_logits + row * VOCAB + ids, mask=inside, other=float("-inf"))
         x += tl.load(inputs.markov_table + previous * VOCAB + ids, mask=inside, other=0.0)
+        if BY_PEAK:
+            scale = _of_place(inputs.peak_scales, place, DRAFTS)
+            chance = _peak_log_odds(x, scale, _of_place(inputs.peak_offsets, place, DRAFTS))
+        else:
+            temperature = _of_place(inputs.temperatures, place, DRAFTS)
+            chance = _log_odds(inputs, row, previous, temperature, DIM, RANK, CHUNK)
         x = edited(
             x, ids, 0, row, slot, first + place, place, work, tables, state.drafts, scratch,
             scratch + sequence * VOCAB, VOCAB, DRAFTS, False, BLOCK, ALLOWED_TILE,
         )  # fmt: skip
-        temperature = 1.0
-        for other in tl.static_range(DRAFTS):
-            temperature = tl.where(place == other, inputs.temperatures[other], temperature)
-        chance = _log_odds(inputs, row, previous, temperature, DIM, RANK, CHUNK)
         token, _, _, _, _, _, _ = draw_row(x, ids, slot, first + place, work, tables, VOCAB, SCALE, BLOCK)
         previous = token.to(tl.int64)
         tl.store(state.drafts + slot * DRAFTS + place, previous)
@@ -172,12 +197,16 @@ def draft_chain_(
             SCALE=mass_scale(vocab),
             ALLOWED_TILE=allowed_tile(tables),
             BLOCK=triton.next_power_of_2(vocab),
+            BY_PEAK=bool(inputs.peak_scales),
             num_warps=8,
         )
         return
-    plain = inputs._replace(temperatures=(), markov_table=inputs.markov_head)
+    plain = inputs._replace(temperatures=(), markov_table=inputs.markov_head, peak_scales=(), peak_offsets=())
     for place in range(drafts):
-        _draft_place(plain, slots, state, tables, confidence, place, temperatures[place], sizes)
+        logits = _draft_place(plain, slots, state, tables, confidence, place, temperatures[place], sizes)
+        if inputs.peak_scales:
+            odds = peak_log_odds(logits) * inputs.peak_scales[place] + inputs.peak_offsets[place]
+            confidence[slots, place] = odds.clamp(-SUREST, SUREST).nan_to_num(-SUREST)
 
 
 def _draft_place(
@@ -189,7 +218,8 @@ def _draft_place(
     place: int,
     temperature: float,
     sizes: dict[str, int],
-) -> None:
+) -> Tensor:
+    """Returns the logits `[sequences, vocab]` that the draft was drawn from, unedited."""
     count, vocab = slots.shape[0], inputs.base_logits.shape[2]
     logits = inputs.base_logits.new_empty(count, vocab)
     tile, tokens = 16 if count <= 16 else 64, 64
@@ -216,3 +246,4 @@ def _draft_place(
     _keep_draft[(count,)](
         inputs, slots, state, confidence, drawn.tokens, temperature, place, **sizes, num_warps=1
     )
+    return logits

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stepahead.devices.kernels.operations import Operations
-from stepahead.devices.kernels.reference.sampling.peaks import peak_log_odds
+from stepahead.devices.kernels.reference.sampling.drafting import log_odds
 from stepahead.devices.kernels.reference.sampling.tables import DraftInputs
 
 from .caches import Caches
@@ -26,9 +26,6 @@ from .numerics import Numerics
 from .step import RotaryTables, StepIndex, step_shape
 from .streams import Streams, Written
 from .weights import DraftWeights, ModelWeights
-
-_SUREST = 60.0
-"""Log-odds of a confidence; products of five sigmoids of such numbers are exact enough to compare."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class DraftPass:
         return DraftInputs(
             self.base_logits, self.hidden, weights.markov_embed, weights.markov_head, weights.confidence,
             self.temperatures, self.markov_table,
+            tuple(scale for scale, _ in self.peaks), tuple(offset for _, offset in self.peaks),
         )  # fmt: skip
 
     @property
@@ -78,21 +76,11 @@ class DraftPass:
         ).squeeze(-1)
 
     def acceptance(self, place: int, previous: Tensor, logits: Tensor) -> Tensor:
-        """Log-odds `[sequences]` that the draft of one place is accepted if those before it were.
+        """Calibrated log-odds `[sequences]` of acceptance, `logits` being those of the place; see `log_odds`.
 
-        `logits` are those of the place. Everything that decides how many drafts to verify reads these odds.
-        The published sign of certainty is the confidence head, calibrated by one temperature a place. A
-        checkpoint may name another, the peak of the distribution that the draft is drawn from: it sees the
-        whole vocabulary where the head sees a hidden vector, and was never trained to be a chance, so it is
-        scaled and shifted. Both depend on what stands before a draft, not on the draft, as they must.
+        Everything that decides how many drafts to verify reads these.
         """
-        if self.peaks:
-            scale, offset = self.peaks[place]
-            odds = peak_log_odds(logits) * scale + offset
-        else:
-            odds = self.confidence(place, previous)
-            odds = odds / self.temperatures[place] if self.temperatures else odds
-        return odds.clamp(-_SUREST, _SUREST).nan_to_num(-_SUREST)  # of a broken sequence: nobody else's loss
+        return log_odds(self.chain_inputs(), place, self.weights.markov_embed[previous], logits)
 
     def greedy(self, newest: Tensor) -> Drafts:
         """Choose the likeliest token at every place."""

@@ -96,3 +96,5 @@ class DraftInputs(NamedTuple):
     confidence: Tensor  # [1, dim + rank]
     temperatures: tuple[float, ...]  # of the confidences by place; empty: 1
     markov_table: Tensor | None  # [vocab, vocab] float32, row `previous`: what it adds to the logits
+    peak_scales: tuple[float, ...] = ()  # by place, of the peak's log-odds; empty: the head decides
+    peak_offsets: tuple[float, ...] = ()
