@@ -75,6 +75,54 @@ def _open_key(
 
 
 @triton.jit
+def _open_query(
+    projected_pointer,
+    norm_pointer,
+    latent_pointer,
+    eps,
+    RANK: tl.constexpr,
+    PAIRS: tl.constexpr,
+    FORM: tl.constexpr,
+):
+    pair = tl.arange(0, PAIRS)
+    inside = pair < RANK // 2
+    even, odd = load_pairs(projected_pointer, pair, inside)
+    even_weight, odd_weight = load_pairs(norm_pointer, pair, inside)
+    even, odd = norm_pairs(even, odd, even_weight, odd_weight, eps, RANK)
+    even, odd = round_pairs(narrowed(even, latent_pointer), narrowed(odd, latent_pointer), FORM)
+    store_pairs(latent_pointer, pair, inside, even, odd)
+
+
+@triton.jit
+def _open_key(
+    projected_pointer,
+    norm_pointer,
+    turns_pointer,
+    pool_pointer,
+    store_pointer,
+    staged,
+    eps,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    FORM: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    pair = tl.arange(0, DIM // 2)
+    inside = pair < DIM // 2
+    even, odd = load_pairs(projected_pointer, pair, inside)
+    even_weight, odd_weight = load_pairs(norm_pointer, pair, inside)
+    even, odd = norm_pairs(even, odd, even_weight, odd_weight, eps, DIM)
+    even, odd = narrowed(even, pool_pointer), narrowed(odd, pool_pointer)
+    cos, sin = turn_factors(turns_pointer, pair, ROTARY, DIM)
+    even, odd = turn_pairs(even, odd, cos, sin)
+    even, odd = round_pairs(narrowed(even, pool_pointer), narrowed(odd, pool_pointer), FORM)
+    store_pairs(pool_pointer + staged * DIM, pair, inside, even, odd)
+    if STORE:
+        place = tl.load(store_pointer).to(tl.int64)
+        store_pairs(pool_pointer + place * DIM, pair, inside, even, odd)
+
+
+@triton.jit
 def _open_latents(
     projected_pointer,
     query_norm_pointer,
@@ -96,7 +144,7 @@ def _open_latents(
     row = tl.program_id(0).to(tl.int64)
     projected = projected_pointer + row * (RANK + DIM)
     if tl.program_id(1) == 0:
-        _open_latent(projected, query_norm_pointer, latent_pointer + row * RANK, eps, RANK, RANK_PAIRS, FORM)
+        _open_query(projected, query_norm_pointer, latent_pointer + row * RANK, eps, RANK, RANK_PAIRS, FORM)
     else:
         _open_key(
             projected + RANK, key_norm_pointer, turns_pointer + row * ROTARY, pool_pointer,
