@@ -36,6 +36,7 @@ class LiveSequence:
         "output",
         "preemptions",
         "prompt_scores",
+        "replays",
         "request",
         "siblings",
         "text",
@@ -50,6 +51,7 @@ class LiveSequence:
         self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
         self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
         self.accept_lengths: list[int] = []  # how often so many drafts of a step were accepted
+        self.replays = False  # its next token was told before a preemption
         self.prompt_scores = _scores(request)  # until they are complete
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None

@@ -135,6 +135,7 @@ class SequencesAdmitted(Message, frozen=True, kw_only=True, eq=False):
     sequence_keys: tuple[int, ...]
     cached_tokens: tuple[int, ...]
     resumed: tuple[bool, ...]
+    replays: tuple[bool, ...]  # its next token is one that was told already
 
 
 class SequencesClosed(Message, frozen=True, kw_only=True, eq=False):

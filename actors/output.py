@@ -120,8 +120,10 @@ class Output(Actor[Accepted]):
 
     def _admitted(self, message: SequencesAdmitted) -> None:
         began, now = self.trace.clock(), self._clock()
-        rows = zip(message.sequence_keys, message.cached_tokens, message.resumed, strict=True)
-        for key, cached, resumed in rows:
+        rows = zip(
+            message.sequence_keys, message.cached_tokens, message.resumed, message.replays, strict=True
+        )
+        for key, cached, resumed, replays in rows:
             self.trace.admitted(key, cached, resumed)
             live = self._live.get(key)
             if resumed:
@@ -132,6 +134,7 @@ class Output(Actor[Accepted]):
                 continue
             if resumed:
                 live.preemptions += 1
+                live.replays = replays
             else:
                 live.cached, live.admitted_at = cached, now
         self.trace.span("output.admit", began)
@@ -206,6 +209,9 @@ class Output(Actor[Accepted]):
         if finish == FAILED:
             self._fail(live, NotFiniteError(live.prompt_tokens + live.output), at_scheduler=False)
             return
+        if live.replays and count:
+            live.replays = False
+            return  # a prompt row draws one token, this one, and it ended nothing
         self._count(live, rows, row, count, now)
         hidden = finish == STOP and not live.include_stop
         if hidden or count != len(token_ids):

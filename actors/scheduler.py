@@ -262,6 +262,7 @@ class Scheduler(Actor[Accepted]):
                     sequence_keys=tuple(occupant.request.key for occupant in planned.admitted),
                     cached_tokens=planned.cached_tokens,
                     resumed=planned.resumed,
+                    replays=tuple(occupant.forced >= 0 for occupant in planned.admitted),
                 )
             )
 

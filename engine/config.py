@@ -67,6 +67,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Drafts a step verifies: those that pay by their confidence and the step's cost, all, or so many."""
     cost_folder: str | None = "user"
     """Where measured step costs are kept between openings. "user": ~/.cache/stepahead; None: nowhere."""
+    acceptance: Literal["coupled", "rejection"] = "coupled"
+    """How drafts of random draws are verified. Coupled: no text depends on drafts. Rejection: a few more are
+    accepted, and a text depends on where drafts were; what they were drawn from is kept, 4 bytes per token of
+    the vocabulary, draft and sequence. Greedy texts are the same in both."""
     graph_sequences: Annotated[int, Meta(ge=0, le=65536)] | None = None
     """Sequences of the largest decode step replayed as a graph, where a device can. None: max_sequences."""
     queue_capacity: Many = 4096

@@ -189,6 +189,7 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     output: int  # tokens it has emitted already; all of its earlier steps are committed
     generated: bytes = b""  # these tokens, int32, for a request whose edits look back at them
+    forced: int = -1  # the next token, which it had emitted before a preemption; not among `output`
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):

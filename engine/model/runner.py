@@ -73,6 +73,9 @@ class RunnerShape(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_ids: int  # width of SamplingRows.end_ids
     max_logprobs: int
     max_listed_ids: int = 4096  # most ids in a list of `EditRows`
+    rejection: bool = (
+        False  # verifies drafts of random draws by rejection and keeps what they were drawn from
+    )
     graph_sequences: int = 0  # of the largest decode step captured as a graph, where the device has graphs
     graphs_dealt: bool = False  # graphs can deal rows by confidence (`StepPlan.redeal`)
 
@@ -158,6 +161,7 @@ class SamplingRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end_ids: Int32s  # [u, max_stop_ids] ids that end the sequence, NO_TOKEN padded
     logprobs: Int32s  # [u] -1 none, else how many alternatives
     processed: Bools  # [u] logprobs of the distribution drawn from, not of the model's own
+    forced: Int32s  # [u] what the prefill's last row draws, whatever its logits; NO_TOKEN: a draw
     most_drafts: Int32s  # [u] most drafts verified in a step; a `redeal` keeps to it
 
 

@@ -63,5 +63,6 @@ def _greedy(slots: np.ndarray, shape: RunnerShape) -> SamplingRows:
         end_ids=np.full((slots.size, shape.max_stop_ids), -1, dtype=np.int32),
         logprobs=zeros - 1,
         processed=np.zeros(slots.size, dtype=np.bool_),
+        forced=zeros - 1,
         most_drafts=zeros + shape.draft_tokens,
     )

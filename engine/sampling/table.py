@@ -109,6 +109,7 @@ def _sampling_rows(occupants: Sequence[Occupant], width: int) -> SamplingRows:
         end_ids=_end_ids(params, width),
         logprobs=_integers(p.logprobs for p in params),
         processed=np.fromiter((p.logprobs_processed for p in params), dtype=np.bool_, count=len(params)),
+        forced=_integers(occupant.forced for occupant in occupants),
         most_drafts=_integers(p.draft_tokens for p in params),
     )
 

@@ -62,6 +62,8 @@ class Admitting(Roster):
             return []
         chosen: list[Candidate] = []
         for sequence in self.queue.eligible(min(len(self._free_slots), MAX_ADMISSIONS), self._may_start):
+            if self.limits.replay_last:
+                sequence.hold_back_last()
             rows = min(budget, self.limits.prefill_chunk, len(sequence.tokens))
             if rows == 0:
                 return chosen
@@ -106,7 +108,9 @@ class Admitting(Roster):
         request, output = sequence.request, sequence.output
         looks_back = output and request.params.edits is not None
         generated = sequence.tokens[sequence.prompt_length :].tobytes() if looks_back else b""
-        work.admitted.append(Occupant(slot=slot, request=request, output=output, generated=generated))
+        work.admitted.append(
+            Occupant(slot=slot, request=request, output=output, generated=generated, forced=sequence.forced)
+        )
         work.resumed.append(sequence.preemptions > 0)
         work.cached_tokens.append(entry.hit_tokens)
         if entry.snapshot:

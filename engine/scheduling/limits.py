@@ -21,6 +21,7 @@ class SchedulingLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_bypass: int
     overlap: bool
     prefix_cache: bool
+    replay_last: bool = False  # a sequence returns one token short, and draws its newest again by force
     verify: int | None = None  # drafts of a sequence that every step verifies; None: chosen step by step
 
     def __post_init__(self) -> None:

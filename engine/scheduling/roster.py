@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY, Candidate, Demand
-from stepahead.engine.model.runner import BatchLayout, Int32s
+from stepahead.engine.model.runner import NO_TOKEN, BatchLayout, Int32s
 from stepahead.engine.types import Request
 
 from .admission import AdmissionQueue
@@ -226,6 +226,8 @@ class Roster:
             sequence = self._vacate(slot)
             if sequence.unscored:
                 sequence.scored = max(sequence.scored, min(cached, sequence.prompt_length - 1))
+            if output > sequence.output:
+                sequence.forced = NO_TOKEN
             sequence.tokens, sequence.output, sequence.slot = tokens, output, 0
             sequence.uncommitted = sum(
                 bool((layout.admissions == admission).any()) for layout in self._in_flight

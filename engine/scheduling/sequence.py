@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepahead.engine.model.runner import Int32s
+from stepahead.engine.model.runner import NO_TOKEN, Int32s
 from stepahead.engine.types import Request
 
 PRIORITY_SHIFT = 40
@@ -26,6 +26,7 @@ class Sequence:
         "admission",
         "admitted_at",
         "bypassed",
+        "forced",
         "output",
         "preemptions",
         "prompt_length",
@@ -44,6 +45,7 @@ class Sequence:
         self.prompt_length = len(self.tokens)
         self.seniority = seniority(request)
         self.output = 0  # tokens generated, current while it waits
+        self.forced = NO_TOKEN  # emitted, held back from `tokens` and `output`, to be drawn again
         self.scored = 0  # prompt rows committed with their logprobs, where those were asked for
         self.slot = 0
         self.admission = 0
@@ -75,6 +77,15 @@ class Sequence:
         """Output that a step planned before its preemption still gives a waiting sequence."""
         self.tokens = np.concatenate([self.tokens, tokens])
         self.output += len(tokens)
+        if len(tokens):
+            self.forced = NO_TOKEN
+
+    def hold_back_last(self) -> None:
+        """Before it returns, with all its steps committed: its newest token is drawn anew, and its drafts
+        with it."""
+        if self.output and self.forced == NO_TOKEN:
+            self.forced = int(self.tokens[-1])
+            self.tokens, self.output = self.tokens[:-1], self.output - 1
 
 
 def seniority(request: Request) -> int:

@@ -93,5 +93,3 @@ class _Failing:
 
 def _no_room() -> None:
     raise MemoryError("no room")
-
-

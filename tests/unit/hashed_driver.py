@@ -75,6 +75,7 @@ def sampling_rows(requests: list[Request], slots: list[int], width: int = 4) -> 
         end_ids=int32([[*p.end_ids, *[NO_TOKEN] * (width - len(p.end_ids))] for p in params], width),
         logprobs=int32([p.logprobs for p in params]),
         processed=np.array([p.logprobs_processed for p in params], dtype=np.bool_),
+        forced=int32([NO_TOKEN] * len(params)),
         most_drafts=int32([p.draft_tokens for p in params]),
     )
 

@@ -46,11 +46,14 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Of the chi-square statistic, by Wilson and Hilferty's cube root; impossible cells must be empty."""
+def p_value(counts: np.ndarray, expected: np.ndarray, *, totals: int = 1) -> float:
+    """Of the chi-square statistic, by Wilson and Hilferty's cube root; impossible cells must be empty.
+
+    `totals`: how many sums of cells were given, and so are no surprise.
+    """
     possible = expected > 0
     assert not counts[~possible].any(), "drew what has no probability"
-    freedom = int(possible.sum()) - 1
+    freedom = int(possible.sum()) - totals
     statistic = float((((counts - expected) ** 2)[possible] / expected[possible]).sum())
     spread = 2 / (9 * freedom)
     normal = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)

@@ -124,6 +124,7 @@ class Sampling:
             end_ids=int32([[self.end_id, NO_TOKEN]] * count),
             logprobs=int32([2] * count),
             processed=np.full(count, self.processed),
+            forced=int32([NO_TOKEN] * count),
             most_drafts=int32([1024] * count),
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stepahead.engine.sampling.seeds import TARGET, draw, key
 
@@ -29,6 +30,12 @@ class RowParams(msgspec.Struct, frozen=True, eq=False):
     min_output: Int32s
     end_ids: Int32s  # [rows, width]
     edits: Sequence[SequenceEdits | None]
+
+    def only(self, rows: Sequence[int] | npt.NDArray[np.intp] | slice) -> RowParams:
+        """Of some rows."""
+        index = np.arange(len(self.edits))[rows]
+        arrays = {name: getattr(self, name)[index] for name in self.__struct_fields__ if name != "edits"}
+        return RowParams(**arrays, edits=[self.edits[row] for row in index.tolist()])
 
 
 def choose(logits: Float32s, params: RowParams, output_positions: Int32s) -> Int32s:

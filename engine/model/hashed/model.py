@@ -147,6 +147,11 @@ class HashedModel(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         spread = min(self.draft_accuracy, 1.0 - self.draft_accuracy)
         return self.draft_accuracy + spread * (2.0 * self._share(digests, _CONFIDENCE) - 1.0)
 
+    def draft_logits(self, digests: UInt64s) -> Float32s:
+        """Of drafts where they are drawn from a distribution: the right one as often, else another's."""
+        right = self.draft_is_right(digests, self.draft_chances(digests))
+        return self.logits(np.where(right, digests, mix(digests ^ np.uint64(_DRAFT))))
+
     def draft_is_right(self, digests: UInt64s, chances: npt.NDArray[np.float64]) -> Bools:
         """Whether that draft is the right one; by script, as often as its confidence says."""
         return self._share(digests, _DRAFT) < chances

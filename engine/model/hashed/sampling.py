@@ -23,9 +23,10 @@ from ..runner import (
     StepResult,
     UInt64s,
 )
-from .choosing import best, choose, log_softmax, processed
+from .choosing import RowParams, best, choose, log_softmax, processed
 from .forward import Forward, Index, ring_terms
 from .model import FACTOR, NGRAM, HashedModel, words
+from .rejection import guess, verify
 from .slots import Slots
 
 
@@ -76,6 +77,10 @@ def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward
     tokens = choose(logits, params, output)[grid]
     agrees = (slots.drafts[owners] == tokens[:, :-1]) & (places[:-1] < counts[:, None] - 1)
     emitted = 1 + np.cumprod(agrees, axis=1).sum(axis=1).astype(np.int32)
+    if shape.rejection:
+        _settle_by_rejection(slots, owners, first, counts, (logits, params, output), tokens, emitted)
+    forced = np.where(sequences < layout.decode_count, NO_TOKEN, slots.forced(owners))
+    tokens = np.where(forced[:, None] >= 0, forced[:, None], tokens)
     kept = places < emitted[:, None]
     finite = (model.finite(digests)[grid] | ~kept).all(axis=1)
     scores = logits[:0]
@@ -84,6 +89,29 @@ def _draw(model: HashedModel, shape: RunnerShape, slots: Slots, forward: Forward
         scores = log_softmax(reported)
     shown = np.where(kept, tokens, np.int32(NO_TOKEN))
     return _Drawn(sequences, wanted[grid], shown, emitted, kept, finite, scores, grid)
+
+
+def _settle_by_rejection(
+    slots: Slots,
+    owners: Int32s,
+    first: Index,
+    counts: Index,
+    drawing: tuple[Float32s, RowParams, Int32s],
+    tokens: Int32s,
+    emitted: Int32s,
+) -> None:
+    """Writes tokens [s, K] and counts of the sequences that draw at random."""
+    logits, params, output = drawing
+    for i, slot in enumerate(owners.tolist()):
+        rows = slice(int(first[i]), int(first[i] + counts[i]))
+        if params.temperature[rows.start] == 0:
+            continue
+        drafts = slots.drafts[slot, : counts[i] - 1]
+        stand, last = verify(
+            logits[rows], params.only(rows), output[rows], drafts, slots.guesses[slot, : counts[i] - 1]
+        )
+        tokens[i, :stand], tokens[i, stand:] = drafts[:stand], last
+        emitted[i] = stand + 1
 
 
 def _advance(slots: Slots, forward: Forward, drawn: _Drawn) -> None:
@@ -126,7 +154,11 @@ def _draft(
         hopeful &= good  # what stands behind a wrong draft is never looked at
         (kept,) = np.nonzero(hopeful)
         drafts = ((ahead.token + 1) % model.vocab_size).astype(np.int32)
-        if kept.size:
+        if shape.rejection:
+            output = (ahead.position + 1 - origin).astype(np.int32)
+            params = slots.parameters(owners, partial(_guesses, slots, owners, place))
+            drafts, slots.guesses[owners, place] = guess(model, digests, params, output)
+        elif kept.size:
             output = (ahead.position + 1 - origin)[kept].astype(np.int32)
             guessing = owners[kept]
             params = slots.parameters(guessing, partial(_guesses, slots, guessing, place))

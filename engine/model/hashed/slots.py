@@ -54,8 +54,11 @@ class Slots:
             "min_output": np.zeros(sequences, dtype=np.int32),
             "end_ids": np.full((sequences, shape.max_stop_ids), NO_TOKEN, dtype=np.int32),
             "processed": np.zeros(sequences, dtype=np.bool_),
+            "forced": np.full(sequences, NO_TOKEN, dtype=np.int32),
             "most_drafts": np.zeros(sequences, dtype=np.int32),
         }
+        size = (sequences, shape.draft_tokens, model.vocab_size) if shape.rejection else (0, 0, 0)
+        self.guesses: Float32s = np.zeros(size, dtype=np.float32)  # what drafts were drawn from
         self.edits: dict[int, SequenceEdits] = {}
         self._sequences = sequences
         self._shape = shape
@@ -107,6 +110,11 @@ class Slots:
         """Caps of verified drafts, at most those there are."""
         most: Int32s = np.minimum(self._parameters["most_drafts"][slots], self.drafts.shape[1])
         return most
+
+    def forced(self, slots: Int32s) -> Int32s:
+        """What prefills of these slots draw at their end, NO_TOKEN where they do draw."""
+        forced: Int32s = self._parameters["forced"][slots]
+        return forced
 
     def origin(self, slots: Int32s) -> Int32s:
         origin: Int32s = self._parameters["origin"][slots]

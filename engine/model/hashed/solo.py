@@ -13,10 +13,11 @@ import numpy as np
 from stepahead.engine.sampling.commit import FAILED, LENGTH, STOP
 from stepahead.engine.types import Request, TokenLogprob
 
-from ..runner import NO_TOKEN
+from ..runner import NO_TOKEN, Float32s, Int32s
 from .choosing import RowParams, best, choose, log_softmax, processed
 from .edits import SequenceEdits, edits_of_request
 from .model import FACTOR, MASK, NGRAM, POSITION, TOKEN, HashedModel, mix_int
+from .rejection import guess, verify
 
 
 class Solo(msgspec.Struct, frozen=True):
@@ -29,8 +30,11 @@ class Solo(msgspec.Struct, frozen=True):
     prompt: tuple[TokenLogprob, ...] = ()  # of every prompt token after the first, where asked for
 
 
-def solo(model: HashedModel, request: Request) -> Solo:
-    """Runs a validated request to its end."""
+def solo(model: HashedModel, request: Request, *, rejection: bool = False) -> Solo:
+    """Runs a validated request to its end; with `rejection` in windows of the model's drafts, all verified.
+
+    Greedy requests do not notice the difference.
+    """
     params, history = request.params, _History(model)
     prompt = np.frombuffer(request.prompt, dtype=np.int32).tolist()
     digest = 0
@@ -43,6 +47,7 @@ def solo(model: HashedModel, request: Request) -> Solo:
     logprobs: list[float] = []
     top: list[tuple[tuple[int, float], ...]] = []
     finish = int(LENGTH)
+    window = _Window(model, request) if rejection and params.temperature > 0 else None
     while len(tokens) < params.max_output:
         digests = np.array([digest], dtype=np.uint64)
         if not model.finite(digests)[0]:
@@ -50,7 +55,7 @@ def solo(model: HashedModel, request: Request) -> Solo:
             break
         logits = model.logits(digests)
         row, output = _row_params(request, edits), np.array([len(tokens)], dtype=np.int32)
-        token = int(choose(logits, row, output)[0])
+        token = window.draw(logits, row, output) if window else int(choose(logits, row, output)[0])
         tokens.append(token)
         if params.logprobs >= 0:
             scores = log_softmax(processed(logits, row, output) if params.logprobs_processed else logits)
@@ -60,8 +65,10 @@ def solo(model: HashedModel, request: Request) -> Solo:
         if token in params.end_ids:
             finish = int(STOP)
             break
-        digest = history.append(token)
         edits = None if edits is None else edits.assuming([token])
+        if window is not None:
+            window.guess_if_empty(history, token, edits, len(tokens))
+        digest = history.append(token)
     reported = _prompt_scores(model, digests_of_prompt, prompt, params.prompt_logprobs)
     return Solo(tuple(tokens), finish, tuple(logprobs), tuple(top), reported)
 
@@ -80,6 +87,43 @@ def _prompt_scores(
     return tuple(entries)
 
 
+class _Window:
+    """Drafts that still stand in line, and what they were drawn from: a list each."""
+
+    def __init__(self, model: HashedModel, request: Request) -> None:
+        self._model, self._request = model, request
+        self._line: list[tuple[int, Float32s]] = []
+        self._open = False  # whether the next token closes a window that has drafts or had some
+
+    def draw(self, logits: Float32s, row: RowParams, output: Int32s) -> int:
+        """The next token, by the first draft in line if there is one."""
+        drafts, from_what = np.empty(0, dtype=np.int32), np.empty((0, logits.shape[1]), dtype=np.float32)
+        if self._line:
+            draft, own = self._line.pop(0)
+            drafts, from_what = np.array([draft], dtype=np.int32), own
+            twice = np.concatenate([logits, logits])  # a row for the draft, one for a token nobody takes
+            stands, token = verify(twice, row.only([0, 0]), np.repeat(output, 2), drafts, from_what)
+            self._open = stands == 1
+            return draft if self._open else token
+        self._open = False
+        return verify(logits, row, output, drafts, from_what)[1]
+
+    def guess_if_empty(
+        self, history: _History, newest: int, edits: SequenceEdits | None, output: int
+    ) -> None:
+        """Behind a window's last token: drafts for what follows `newest`, which is not in `history` yet."""
+        if self._open:
+            return
+        self._line, ahead, feed = [], history.copy(), newest
+        for place in range(self._model.draft_tokens):
+            digests = np.array([ahead.append(feed)], dtype=np.uint64)
+            assumed = None if edits is None else edits.assuming([draft for draft, _ in self._line])
+            row = _row_params(self._request, assumed)
+            drafts, own = guess(self._model, digests, row, np.array([output + place], dtype=np.int32))
+            feed = int(drafts[0])
+            self._line.append((feed, own))
+
+
 class _History:
     """Everything a sequence has seen, as plain lists of Python integers."""
 
@@ -89,6 +133,12 @@ class _History:
         self._tokens: list[int] = []
         self._windows: list[int] = []
         self._entry = self._everything = 0
+
+    def copy(self) -> _History:
+        other = _History(self._model)
+        other._tokens, other._windows = [*self._tokens], [*self._windows]
+        other._entry, other._everything = self._entry, self._everything
+        return other
 
     def append(self, token: int) -> int:
         """Takes the next token and returns the digest of its row."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from .caches import Caches
 from .fused_sampling import FusedSampler
 from .host_arrays import to_device
 from .model import Model
-from .processing import DrawRows, Draws, Processor, report
+from .processing import DrawRows, Processor, Report, report
 from .prompt_scores import DeviceScores
 from .sampling_slots import PENALTY, WORDS, SamplingSlots
 from .slots import SlotState
@@ -37,6 +38,31 @@ class ForwardResult:
     first: Tensor  # [sequences] true first positions
     chunk_tail: Tensor  # [prompts, HISTORY] the last tokens of each chunk
     prompt_scores: DeviceScores | None = None
+
+
+@dataclass(frozen=True)
+class RowGrid:
+    """Which logits belong to which place of which sampling sequence."""
+
+    forward: ForwardResult
+    wanted: DrawRows  # every place that may be drawn at
+    rows: Tensor  # [sampling sequences, K] into the logits, clipped at a sequence's last
+    row_count: Tensor  # [sampling sequences]
+
+    @property
+    def slots(self) -> Tensor:
+        placed = self.forward.placed
+        return placed.slots[placed.sampling]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Tokens and sanity by row of the logits; drafts accepted of every sampling sequence."""
+
+    tokens: Tensor  # [logit rows]
+    finite: Tensor  # [logit rows]
+    accepted: Tensor  # [sampling sequences]
+    reports: list[Report]  # processed log-probabilities
 
 
 @dataclass(frozen=True)
@@ -59,7 +85,7 @@ class Chooser:
         self._model, self._shape, self._state, self._tables = model, shape, state, tables
         self._processor = Processor(tables)
         self._fused: FusedSampler | None = None
-        if model.operations.draws_from_tables:
+        if model.operations.draws_from_tables and not shape.rejection:
             self._fused = FusedSampler(model, state, tables)
             tables.widen(shape.max_listed_ids)
 
@@ -74,25 +100,30 @@ class Chooser:
         if plan.masks is not None:
             bits = to_device(plan.masks.view("int32"), logits.device)[placed.logit_rows]
             logits = sampling.forbid_(logits.clone(), bits)
-        draws = self._processor.draw(logits, wanted, plan.logprobs)
-        drawn_rows = draws.tokens.new_zeros(logits.shape[0])
-        drawn_rows[wanted.numbers] = draws.tokens  # a clipped place repeats its last row, and its token
-        finite_rows = drawn_rows.new_zeros(logits.shape[0], dtype=torch.bool)
-        finite_rows[wanted.numbers] = draws.maxima.isfinite()
-        drawn = drawn_rows[rows]
-        slots = placed.slots[placed.sampling]
-        drafts = self._state.drafts[slots]
-        accepted = sampling.accept_equal(drafts, drawn, row_count - 1)
+        grid = RowGrid(forward, wanted, rows, row_count)
+        settled = self._settle(logits, grid, plan.logprobs)
         place = torch.arange(rows.shape[1], device=rows.device)
-        kept = place <= accepted.unsqueeze(1)
+        kept = place <= settled.accepted.unsqueeze(1)
+        tokens = settled.tokens[rows].masked_fill(~kept, NO_TOKEN)
         total = placed.slots.shape[0]
         return Drawn(
-            tokens=_spread(drawn.masked_fill(~kept, NO_TOKEN), placed.sampling, total, NO_TOKEN),
-            emitted=_spread(accepted + 1, placed.sampling, total, 0),
-            finite=_spread((finite_rows[rows] | ~kept).all(1), placed.sampling, total, True),
+            tokens=_spread(tokens, placed.sampling, total, NO_TOKEN),
+            emitted=_spread(settled.accepted + 1, placed.sampling, total, 0),
+            finite=_spread((settled.finite[rows] | ~kept).all(1), placed.sampling, total, True),
             settled=False,
-            **self._logprobs(forward, draws, drawn_rows, wanted, rows, kept, plan.logprobs),
+            **self._logprobs(grid, settled, kept, plan.logprobs),
         )
+
+    def _settle(self, logits: Tensor, grid: RowGrid, alternatives: int) -> Settled:
+        """Draw at every row and accept the drafts that are what was drawn."""
+        draws = self._processor.draw(logits, grid.wanted, alternatives)
+        tokens = draws.tokens.new_zeros(logits.shape[0])
+        tokens[grid.wanted.numbers] = draws.tokens  # a clipped place repeats its last row, and its token
+        finite = tokens.new_zeros(logits.shape[0], dtype=torch.bool)
+        finite[grid.wanted.numbers] = draws.maxima.isfinite()
+        drafts = self._state.drafts[grid.slots]
+        accepted = sampling.accept_equal(drafts, tokens[grid.rows], grid.row_count - 1)
+        return Settled(tokens, finite, accepted, draws.reports)
 
     def advance(self, forward: ForwardResult, drawn: Drawn) -> None:
         """Write the slots: where each sequence goes on, with what token, after which history."""
@@ -147,9 +178,13 @@ class Chooser:
             logits = block.logits(place, previous)
             state.confidence[slots, place] = block.acceptance(place, previous, logits)
             rows = DrawRows(numbers, slots, first + place, guesses, host_slots)
-            previous = self._processor.draw(logits, rows).tokens
+            previous = self._guess(logits, rows, place)
             guesses[:, place] = previous
         state.drafts[slots] = guesses
+
+    def _guess(self, logits: Tensor, rows: DrawRows, place: int) -> Tensor:
+        """Draw drafts at one place of every sequence."""
+        return self._processor.draw(logits, rows).tokens
 
     def _row_grid(self, placed: LayoutTensors) -> tuple[Tensor, Tensor]:
         """Per sampling sequence: its wanted rows `[sequences, K]`, clipped at the last, and how many."""
@@ -165,7 +200,7 @@ class Chooser:
         return starts.unsqueeze(1) + torch.minimum(place, counts.unsqueeze(1) - 1), counts
 
     def _wanted(self, forward: ForwardResult, rows: Tensor, row_count: Tensor) -> DrawRows:
-        """Every place of every decode and the last row of every prompt, with what stands before it.
+        """Every place of every decode and the last row of every prompt.
 
         A device may have dealt the rows among the decodes, so the host lists all places there can be; those
         beyond a sequence's last row repeat it.
@@ -177,43 +212,59 @@ class Chooser:
         prompts = host_slots.size - decode
         sequence = np.concatenate((np.repeat(np.arange(decode), places), decode + np.arange(prompts)))
         place = np.concatenate((np.tile(np.arange(places), decode), np.zeros(prompts, dtype=np.int64)))
-        owner = to_device(sequence, device)
-        inside = torch.minimum(to_device(place, device), row_count[owner] - 1)
+        return self._rows_at(
+            forward,
+            rows,
+            row_count,
+            to_device(sequence, device),
+            to_device(place, device),
+            host_slots[sequence],
+        )
+
+    def _rows_at(
+        self,
+        forward: ForwardResult,
+        rows: Tensor,
+        row_count: Tensor,
+        owner: Tensor,
+        place: Tensor,
+        host_slots: npt.NDArray[np.int32],
+    ) -> DrawRows:
+        """Rows at a place of a sampling sequence each, with the drafts that stand before it."""
+        placed = forward.placed
+        inside = torch.minimum(place, row_count[owner] - 1)
         index = placed.sampling[owner]
         slots = placed.slots[index]
-        last = torch.where(owner < decode, inside, placed.lengths[index] - 1)
+        last = torch.where(owner < placed.layout.decode_count, inside, placed.lengths[index] - 1)
         drafts = self._state.drafts[slots]
-        beyond = torch.arange(drafts.shape[1], device=device) >= inside.unsqueeze(1)
+        beyond = torch.arange(drafts.shape[1], device=rows.device) >= inside.unsqueeze(1)
         return DrawRows(
             numbers=rows[owner, inside],
             slots=slots,
             output=forward.first[index] + last + 1 - self._tables.origin[slots],
             ahead=drafts.masked_fill(beyond, NO_TOKEN),
-            host_slots=host_slots[sequence],
+            host_slots=host_slots,
         )
 
     def _logprobs(
         self,
-        forward: ForwardResult,
-        draws: Draws,
-        drawn_rows: Tensor,
-        wanted: DrawRows,
-        rows: Tensor,
+        grid: RowGrid,
+        settled: Settled,
         kept: Tensor,
         alternatives: int,
     ) -> dict[str, Tensor | None]:
-        """Of the rows of sequences that asked: of the model's own distribution, or as `draws` report."""
+        """Of the rows of sequences that asked: of the model's own distribution, or as reported."""
         if alternatives < 0:
             return {"logprobs": None, "top_logprobs": None, "top_tokens": None}
-        logits, placed = forward.logits, forward.placed
+        logits, placed, rows = grid.forward.logits, grid.forward.placed, grid.rows
         chosen = logits.new_zeros(logits.shape[0])
         top = logits.new_zeros(logits.shape[0], alternatives)
         top_ids = rows.new_full(top.shape, NO_TOKEN)
-        tables, host_slots = self._tables, wanted.host_slots
+        tables, host_slots = self._tables, grid.wanted.host_slots
         asked = np.flatnonzero(tables.logprobs[host_slots] >= 0)
-        numbers = wanted.numbers[to_device(asked, rows.device)]
-        own = report(logits.index_select(0, numbers), numbers, drawn_rows[numbers], alternatives)
-        for made in (own, *draws.reports):  # what was processed replaces the model's own
+        numbers = grid.wanted.numbers[to_device(asked, rows.device)]
+        own = report(logits.index_select(0, numbers), numbers, settled.tokens[numbers], alternatives)
+        for made in (own, *settled.reports):  # what was processed replaces the model's own
             chosen[made.numbers], top[made.numbers], top_ids[made.numbers] = (
                 made.chosen,
                 made.top,

@@ -34,7 +34,7 @@ from .sampling_slots import (
     SamplingSlots,
 )
 
-_TARGET = 0  # the purpose of every draw, see sampling/seeds.py: drafts share their target's noise
+_TARGET = 0  # the purpose of every coupled draw, see sampling/seeds.py: drafts share their target's noise
 _PIECE = 1 << 20
 """Logits worked on at a time on a CPU."""
 
@@ -194,6 +194,26 @@ class Processor:
         """What rows that draw at random draw from, float32 `[rows, vocab]`, each row's sum 1."""
         return torch.cat([self._probabilities(logits, piece) for piece in _pieces(rows, logits)])
 
+    def probability_of(self, logits: Tensor, rows: DrawRows, tokens: Tensor) -> Tensor:
+        """`probabilities` of one token a row, `[rows]`, a piece of the rows at a time."""
+        found, first = [], 0
+        for piece in _pieces(rows, logits):
+            last = first + piece.host_slots.size
+            own = self._probabilities(logits, piece)
+            found.append(own.gather(1, tokens[first:last].unsqueeze(1)).squeeze(1))
+            first = last
+        return torch.cat(found)
+
+    def report_random(self, logits: Tensor, rows: DrawRows, tokens: Tensor, alternatives: int) -> Report:
+        """Of what rows that draw at random draw from, given the tokens that came of it."""
+        distribution = self.probabilities(logits, rows).log_()
+        return report(distribution, rows.numbers, tokens, alternatives)
+
+    def keys(self, rows: DrawRows, purpose: int) -> Tensor:
+        """Random keys of draws at these rows, by output position; purposes as in sampling/seeds.py."""
+        tables, slots = self._tables, rows.slots
+        return sampling.random_keys(tables.seed[slots], tables.choice[slots], rows.output, purpose)
+
     def _probabilities(self, logits: Tensor, rows: DrawRows) -> Tensor:
         work = self._tables.work[rows.host_slots]
         scaled = logits.index_select(0, rows.numbers)
@@ -214,7 +234,7 @@ class Processor:
 
     def _draw_free(self, part: _Part) -> tuple[Tensor, list[Report]]:
         scaled = self._scale_(part)
-        drawn = sampling.gumbel_argmax(scaled, self._keys(part.rows))
+        drawn = sampling.gumbel_argmax(scaled, self.keys(part.rows, _TARGET))
         return drawn, part.report_whole(scaled, drawn)
 
     def _draw_filtered(self, part: _Part) -> tuple[Tensor, list[Report]]:
@@ -234,7 +254,7 @@ class Processor:
         return drawn, reports
 
     def _draw_kept(self, part: _Part, kept: sampling.Candidates | Tensor) -> tuple[Tensor, list[Report]]:
-        keys = self._keys(part.rows)
+        keys = self.keys(part.rows, _TARGET)
         if isinstance(kept, Tensor):
             drawn = sampling.gumbel_argmax(kept, keys)
             return drawn, part.report_whole(kept, drawn)
@@ -254,10 +274,6 @@ class Processor:
         """Logits by temperature, in place."""
         temperature = self._tables.temperature[part.rows.slots].to(part.logits.dtype)
         return part.logits.div_(temperature.unsqueeze(1))
-
-    def _keys(self, rows: DrawRows) -> Tensor:
-        tables, slots = self._tables, rows.slots
-        return sampling.random_keys(tables.seed[slots], tables.choice[slots], rows.output, _TARGET)
 
     def _edit_(self, edited: Tensor, rows: DrawRows, work: npt.NDArray[np.int32]) -> None:
         tables = self._tables

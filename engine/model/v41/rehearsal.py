@@ -126,5 +126,6 @@ def _costly(slots: Int32s, shape: RunnerShape) -> SamplingRows:
         end_ids=np.full((count, shape.max_stop_ids), NO_TOKEN, dtype=np.int32),
         logprobs=np.full(count, shape.max_logprobs, dtype=np.int32),
         processed=np.ones(count, dtype=np.bool_),
+        forced=np.full(count, NO_TOKEN, dtype=np.int32),
         most_drafts=np.full(count, shape.draft_tokens, dtype=np.int32),
     )

@@ -36,12 +36,13 @@ from ..step_trials import decode_step
 from .batch import Batch
 from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
 from .captured import CapturedDecode, CaptureKey
-from .choosing import Chooser, Drawn, ForwardResult
+from .choosing import Drawn, ForwardResult
 from .config import ModelConfig
 from .host_arrays import start_copy, to_device
 from .model import Model
 from .numerics import Numerics
 from .prompt_scores import score_rows
+from .rejection import chooser_for
 from .results import ResultColumns
 from .rows import BLOCK_TOKENS
 from .sampling_slots import SamplingSlots
@@ -83,7 +84,7 @@ class V41Runner(Runner):
         )
         self._state = allocate_slots(shape, model.numerics.wide, model.device)
         self._tables = SamplingSlots(shape, facts.vocab_size, model.device)
-        self._chooser = Chooser(model, shape, self._state, self._tables)
+        self._chooser = chooser_for(shape, model, self._state, self._tables)
         self._placed: LayoutTensors | None = None
         self._prepared: deque[tuple[StepPlan, LayoutTensors, Batch]] = deque()
         self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
@@ -195,7 +196,7 @@ class V41Runner(Runner):
     def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, key: CaptureKey) -> None:
         step = self._replayed.popleft()
         self._tables.update(plan.updates, plan.edits)
-        if graphs.samples(plan, step.layout):
+        if not self.shape.rejection and graphs.samples(plan, step.layout):
             graphs.sample(step, key)
             self._results[step.step] = lambda: graphs.collect(step)
             return

@@ -85,6 +85,7 @@ class SamplingSlots:
         self.word_beginnings, self.word_ends = zeros(torch.int64, 0, 0), zeros(torch.int64, 0)
         self.seen = SeenTokens(slots, min(shape.max_positions, vocab), vocab, device)
         self.work: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+        self.forced: npt.NDArray[np.int32] = np.full(slots, NO_TOKEN, dtype=np.int32)
         self.top_k_host: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.logprobs: npt.NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
         self._work_bits, self._logprobs_wanted = zeros(torch.int32), zeros(torch.int32) - 1
@@ -123,6 +124,7 @@ class SamplingSlots:
         filtered = random & ((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0))
         work = RANDOM * random + FILTER * filtered + EARLY_BAN * (rows.min_output > 0)
         self.work[rows.slots] = work + PROCESSED * rows.processed
+        self.forced[rows.slots] = rows.forced
         self.top_k_host[rows.slots] = rows.top_k
         self.logprobs[rows.slots] = rows.logprobs
         for count in self._counts.values():

@@ -15,12 +15,14 @@ from .best import best, likeliest, log_sum_exp
 from .edits import add_, allow_only_, ban_completed_, penalise_
 from .filters import Candidates, deepen_candidates, keep_best, keep_candidates
 from .noise import draw_candidate, gumbel_argmax, mix, random_keys, uniforms
+from .rejection import accept_likely, residual
 from .threshold import keep_by_threshold
 from .verification import accept_equal
 
 __all__ = [
     "Candidates",
     "accept_equal",
+    "accept_likely",
     "add_",
     "allow_only_",
     "ban_",
@@ -38,5 +40,6 @@ __all__ = [
     "mix",
     "penalise_",
     "random_keys",
+    "residual",
     "uniforms",
 ]
