@@ -16,6 +16,7 @@ import torch
 
 from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.device import Device
+from stepahead.devices.kernels.operations import REFERENCE, Operations
 from stepahead.engine.model.hashed import HashedModel
 from stepahead.engine.model.runner import StepPlan
 from stepahead.engine.model.step_trials import decode_step
@@ -37,11 +38,17 @@ PLANNER = HashedModel(vocab_size=64, block_tokens=128, draft_tokens=5)
 """Only its sizes matter: the driver plans for it, and the real model runs."""
 
 
+class TableOperations(Operations):
+    """The reference, sampling as a GPU's operations do."""
+
+    draws_from_tables = True
+
+
 @cache
-def model() -> Model:
-    config, numerics = small_config(), exact(torch.float64)
+def model(operations: Operations = REFERENCE) -> Model:
+    config, numerics = small_config(), exact(torch.float32)
     weights = load_weights(config, NamedTensors(random_weights(config)), numerics, torch.device("cpu"))
-    return Model(config, weights, numerics)
+    return Model(config, weights, numerics, operations=operations)
 
 
 def requests(kind: str) -> list[Request]:
@@ -65,13 +72,21 @@ def requests(kind: str) -> list[Request]:
 class Driver(HandDriver):
     """Plans as its base does, for the real model, and deals rows at random steps."""
 
-    def __init__(self, device: Device, made: list[Request], *, seed: int, graphs: int, dealt: bool) -> None:
+    def __init__(
+        self,
+        device: Device,
+        made: list[Request],
+        *,
+        seed: int,
+        graphs: int,
+        dealt: bool,
+        operations: Operations,
+    ) -> None:
         super().__init__(PLANNER, CpuDevice(inline=True), made, seed=seed)
         sizes = {"graph_sequences": graphs, "graphs_dealt": True, "draft_tokens": 5}
         shape = shape_for(PLANNER, **sizes)
-        self.runner = self.real = V41Runner(
-            model(), model_facts(model().config, model().numerics), shape, device
-        )
+        facts = model_facts(model().config, model().numerics)
+        self.runner = self.real = V41Runner(model(operations), facts, shape, device)
         self.real.capture()
         self._dealt = dealt
 
@@ -94,9 +109,17 @@ class Driver(HandDriver):
 Texts = dict[int, list[int]]
 
 
-def said(device: Device, kind: str, *, seed: int = 1, graphs: int = 4, dealt: bool = False) -> Texts:
+def said(
+    device: Device,
+    kind: str,
+    *,
+    seed: int = 1,
+    graphs: int = 4,
+    dealt: bool = False,
+    operations: Operations = REFERENCE,
+) -> Texts:
     async def run() -> Texts:
-        driver = Driver(device, requests(kind), seed=seed, graphs=graphs, dealt=dealt)
+        driver = Driver(device, requests(kind), seed=seed, graphs=graphs, dealt=dealt, operations=operations)
         try:
             return await driver.run()
         finally:
@@ -129,6 +152,14 @@ def test_captured_steps_say_what_eager_ones_say(kind: str) -> None:
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (3, 4))])
 def test_dealing_and_padding_do_not_matter(seed: int) -> None:
     assert said(ReplayingDevice(), "mixed", seed=seed, dealt=True) == eager("mixed")
+
+
+@pytest.mark.parametrize("kind", ["edited", pytest.param("some filtered", marks=pytest.mark.slow)])
+def test_sampling_from_tables_is_captured_whoever_wants_what(kind: str) -> None:
+    device = ReplayingDevice()
+    assert said(device, kind, dealt=True, operations=TableOperations()) == eager(kind)
+    steps = device.replays
+    assert steps % 2 == 0  # no forward without its sampling
 
 
 def test_steps_beyond_the_largest_run_eagerly() -> None:

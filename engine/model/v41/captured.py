@@ -30,17 +30,18 @@ import msgspec
 import torch
 
 from stepahead.devices.device import Device, Graph
+from stepahead.devices.kernels.reference.sampling.tables import RANDOM
 
 from ..runner import BatchLayout, CaptureReport, RunnerShape, SamplePlan, StepPlan, StepResult
 from .caches import Caches
 from .captured_inputs import DecodeBuffers, DecodeInput
-from .captured_sampling import PlainSampler
+from .captured_sampling import CapturedSampler, PlainSampler, TableSampler
 from .captured_sizes import GraphSizes
 from .choosing import ForwardResult
 from .model import Model
 from .results import ResultColumns
 from .rows import BLOCK_TOKENS
-from .sampling_slots import PROCESSED, RANDOM, SamplingSlots
+from .sampling_slots import SamplingSlots
 from .slots import SlotState
 from .step_input import LayoutTensors
 
@@ -86,8 +87,9 @@ class CapturedDecode:
             model.device,
             device,
         )
-        self._input = DecodeInput(self._buffers, state, tables.most_drafts, self.sizes)
-        self._sampler = PlainSampler(model, state, tables, caches)
+        self._input = DecodeInput(self._buffers, state, tables.most_drafts, self.sizes, model.operations)
+        sampler = TableSampler if model.operations.draws_from_tables else PlainSampler
+        self._sampler: CapturedSampler = sampler(model, state, tables, caches)
         self._forwards: dict[tuple[int, int], Graph] = {}
         self._samplings: dict[tuple[int, _Variant], Graph] = {}
         self._given: tuple[BatchLayout, bool] | None = None
@@ -118,7 +120,8 @@ class CapturedDecode:
 
     def _variants(self) -> list[_Variant]:
         drafts = (True, False) if self._drafts else (False,)
-        return [_Variant(random, drafting) for drafting in drafts for random in (True, False)]
+        randoms = (True, False) if self._sampler.varies else (True,)
+        return [_Variant(random, drafting) for drafting in drafts for random in randoms]
 
     # Launching a step.
 
@@ -140,16 +143,15 @@ class CapturedDecode:
         self._forwards[key.rows, key.columns].replay()
 
     def samples(self, plan: SamplePlan, layout: BatchLayout) -> bool:
-        """Whether the step's sampling is plain. Asked after the plan's updates were applied."""
-        if plan.masks is not None or plan.logprobs >= 0:
-            return False
-        return not (self._tables.work[layout.slots] & ~(RANDOM | PROCESSED)).any()
+        """Whether the step's sampling has a graph. Asked after the plan's updates were applied."""
+        return plan.masks is None and plan.logprobs < 0 and self._sampler.takes(layout.slots)
 
     def sample(self, plan: StepPlan, key: CaptureKey) -> None:
-        random = bool((self._tables.work[plan.layout.slots] & RANDOM).any())
+        slots = plan.layout.slots
+        random = not self._sampler.varies or bool((self._tables.work[slots] & RANDOM).any())
         variant = _Variant(random, plan.drafts and self._drafts > 0)
         self._samplings[key.sequences, variant].replay()
-        self._buffers.take_results(plan.layout.slots.size)
+        self._buffers.take_results(slots.size)
 
     def collect(self, plan: StepPlan) -> StepResult:
         """On the loop's thread, once the step's mark was reached."""
@@ -177,8 +179,7 @@ class CapturedDecode:
     def _run_sampling(self, sequences: int, variant: _Variant) -> None:
         buffers, sampler = self._buffers, self._sampler
         slots, first = buffers.slots[:sequences], buffers.first[:sequences]
-        drawn = sampler.choose(buffers, sequences, self.sizes.reach, variant.random)
-        sampler.advance(slots, first, drawn)
+        drawn = sampler.sample(buffers, sequences, self.sizes.reach, variant.random)
         if variant.drafts:
             sampler.draft(slots, first + drawn.emitted, self._drafts, variant.random)
         odds = self._state.confidence[slots] if self._drafts else None

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from stepahead.devices.device import Device
+from stepahead.devices.kernels.operations import Operations
+from stepahead.devices.kernels.reference.decode_rows import SlotTables
 
 from ..runner import BatchLayout
 from .batch import Batch
 from .captured_sizes import GraphSizes
 from .dealing import deal_on_device
-from .rows import lay_rows, row_tiles
+from .rows import row_tiles
 from .slots import SlotState
 
 _RING = 2
@@ -76,33 +78,36 @@ class DecodeInput:
     """The batch of a captured forward: `rows` rows of sequences whose lengths only the device knows."""
 
     def __init__(
-        self, buffers: DecodeBuffers, state: SlotState, most_drafts: Tensor, sizes: GraphSizes
+        self,
+        buffers: DecodeBuffers,
+        state: SlotState,
+        most_drafts: Tensor,
+        sizes: GraphSizes,
+        operations: Operations,
     ) -> None:
         """`most_drafts` is the table by slots, see `SamplingRows`."""
         self._buffers, self._state, self._most_drafts, self._sizes = buffers, state, most_drafts, sizes
+        self._operations = operations
 
     def batch(self, rows: int, columns: int, deals: bool) -> Batch:
-        """Placeholders stand at position 0 of the scratch slot, whatever earlier ones left in it: a position
-        that grew with every step would outgrow the tables of positions.
-        """
-        state, slots = self._state, self._buffers.slots[:rows]
-        lengths = self._dealt(rows) if deals else self._buffers.lengths[:rows]
-        first = torch.where(slots > 0, state.position[slots], 0)
-        laid = lay_rows(first, lengths, rows, row_tiles(lengths, rows, self._sizes.reach))
-        place = torch.arange(rows, device=slots.device) - laid.row_start[laid.sequence]
-        guesses = torch.cat((state.token[slots].unsqueeze(1), state.drafts[slots]), dim=1)
-        zero = torch.zeros_like(first)
-        self._buffers.verified[:rows].copy_(lengths)
-        self._buffers.first[:rows].copy_(first)
+        """Placeholders are rows of slot 0."""
+        buffers, state, slots = self._buffers, self._state, self._buffers.slots[:rows]
+        lengths = self._dealt(rows) if deals else buffers.lengths[:rows]
+        tables = SlotTables(state.position, state.token, state.drafts, state.history, state.table)
+        laid = self._operations.lay_decode(
+            tables, slots, lengths, rows, columns, row_tiles(lengths, rows, self._sizes.reach)
+        )
+        buffers.verified[:rows].copy_(lengths)
+        buffers.first[:rows].copy_(laid.rows.first_position)
         return Batch(
-            token_ids=guesses[laid.sequence, place],
-            rows=laid,
+            token_ids=laid.token_ids,
+            rows=laid.rows,
             state_slot=slots,
-            block_table=state.table[slots, :columns],
-            history=state.history[slots],
-            window_floor=zero,
-            consumer_floor=zero,
-            entry_floor=zero,
+            block_table=laid.block_table,
+            history=laid.history,
+            window_floor=laid.zero,
+            consumer_floor=laid.zero,
+            entry_floor=laid.zero,
         )
 
     def _dealt(self, rows: int) -> Tensor:
