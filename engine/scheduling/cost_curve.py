@@ -106,9 +106,18 @@ class CostModel:
         self._drafts: dict[int, float] = {}
         self._seen: dict[tuple[int, int, bool], deque[float]] = {}  # (sequences, rows, drafting): seconds
         self._observed = 0
+        self._asked: tuple[int, int, int, bool] | None = None
+        self._answer = self._base
 
     def seconds(self, rows: int, spare: int, sequences: int, *, drafting: bool) -> Float64s:
-        """Of steps of `rows`, `rows + 1`, ... `rows + spare` rows, `sequences` of which decode."""
+        """Of steps of `rows`, `rows + 1`, ... `rows + spare` rows, `sequences` of which decode. Not to be
+        written: the same question has the same answer until something is learned."""
+        asked = (rows, spare, sequences, drafting)
+        if asked != self._asked:
+            self._answer, self._asked = self._seconds(rows, spare, sequences, drafting), asked
+        return self._answer
+
+    def _seconds(self, rows: int, spare: int, sequences: int, drafting: bool) -> Float64s:
         first = min(rows, self._most)
         last = min(rows + spare, self._most)
         times: Float64s = self._table[first : last + 1] + self._constant(sequences, drafting)
@@ -175,6 +184,7 @@ class CostModel:
             for sequences, points in residuals.items()
         }
         self._overhead = median(self._overheads.values())
+        self._asked = None
         self._table = np.maximum.accumulate(self.scale * self._base + self.slope * self._numbers)
 
 

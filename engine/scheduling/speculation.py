@@ -40,9 +40,9 @@ FORGETTING = 0.95
 """Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
 FIRST_GUESS = 0.8
 """Confidence in each draft before any was seen."""
-LEARN_EVERY = 4
+LEARN_EVERY = 8
 """Commits of which one teaches the mean confidence and how far to trust it."""
-LEARNING = 0.2
+LEARNING = np.float32(0.2)
 FEWER = 0.8
 """Sequences, as a share of those when a rest began, from which the reasons for the rest are void."""
 
@@ -82,6 +82,7 @@ class Speculation:
         slots = 1 + limits.sequence_slots
         self._mean: Float32s = np.full(limits.draft_tokens, FIRST_GUESS, dtype=np.float32).cumprod()
         self._survival: Float32s = np.tile(self._mean, (slots, 1))
+        self._places = np.arange(limits.draft_tokens)
         self._owners: Int64s = np.zeros(slots, dtype=np.int64)
         self._members: Members | None = None
         self._news: deque[_News] = deque()
@@ -217,7 +218,7 @@ class Speculation:
         if planned is not None and self._costs is not None and seconds > 0.0:
             self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
             plain = planned.plain_seconds / planned.sequences
-            self._saved_measured += float(commit.counts.sum()) * plain - seconds
+            self._saved_measured += int(np.add.reduce(commit.counts)) * plain - seconds
         if commit.confidences is not None:
             self._news.append(_News(commit, commit.confidences))
 
@@ -228,14 +229,15 @@ class Speculation:
 
     def _take_in(self, news: _News) -> None:
         layout, rows = news.commit.layout, self._ledger.rows(news.commit.layout)
+        chances = survivals(news.confidences)
         self._learned += 1
         if self._learned % LEARN_EVERY == 0:
-            self._learn(news)
+            self._learn(news.commit, chances)
         if self._members is not None and layout.slots is self._members.slots:
-            self._survival[rows] = survivals(news.confidences)
+            self._survival[rows] = chances
             return
         here = np.flatnonzero(layout.samples & (self._owners[rows] == layout.admissions))
-        self._survival[layout.slots[here]] = survivals(news.confidences[here])
+        self._survival[layout.slots[here]] = chances[here]
 
     def _welcome(self, members: Members) -> None:
         """Newcomers among those who decode begin with the mean."""
@@ -246,19 +248,17 @@ class Speculation:
         self._survival[new] = self._mean
         self._owners[members.slots] = members.admissions
 
-    def _learn(self, news: _News) -> None:
+    def _learn(self, commit: StepCommit, chances: Float32s) -> None:
         """Compares a step's verified drafts with their survivals, which are still those of the round before
         its own."""
-        commit, layout = news.commit, news.commit.layout
-        sampled = news.confidences[layout.samples]
-        if sampled.size:
-            self._mean += np.float32(LEARNING) * (survivals(sampled).mean(axis=0) - self._mean)
-        decodes = layout.decode_count
-        drafted = commit.drafted[:decodes]
-        verified = np.arange(self._mean.size) < drafted[:, None]
-        promised = float(self._survival[layout.slots[:decodes]][verified].sum())
-        self._promised = FORGETTING * self._promised + promised
-        self._kept = FORGETTING * self._kept + float(commit.accepted[:decodes].sum())
+        layout, decodes = commit.layout, commit.layout.decode_count
+        sampled = chances if decodes == layout.slots.size else chances[layout.samples]
+        if len(sampled):
+            self._mean += (np.add.reduce(sampled, axis=0) / len(sampled) - self._mean) * LEARNING
+        verified = self._places < commit.drafted[:decodes, None]
+        promised = np.add.reduce(self._survival[layout.slots[:decodes]] * verified, axis=None)
+        self._promised = FORGETTING * self._promised + float(promised)
+        self._kept = FORGETTING * self._kept + int(np.add.reduce(commit.accepted[:decodes]))
         self._trust = min(max(self._kept / max(self._promised, 1e-6), 0.1), 1.5)
 
     def totals(self) -> SpeculationTotals:

@@ -32,6 +32,7 @@ from stepahead.engine.model.opening import BUILT_IN
 from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.table import SamplingTable
 from stepahead.engine.scheduling.chunks import decode_plan
+from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel
 from stepahead.engine.scheduling.planner import SchedulingCore
 from stepahead.engine.sizing import runner_shape, scheduling_limits
 from stepahead.engine.text.tokenizer import Tokenizer
@@ -52,6 +53,7 @@ MORE_THAN_PREFILL = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=1500, metavar="N", help="measured steps (1500)")
     parser.add_argument("--drafts", type=int, default=0, metavar="D", help="drafts per sequence (0)")
+    parser.add_argument("--adaptive", action="store_true", help="choose the drafts of every step")
     parser.add_argument("--asyncio", action="store_true", help="asyncio's own loop instead of uvloop")
     parser.add_argument("--no-streams", action="store_true", help="leave out the cost of streams")
     parser.add_argument("--profile", metavar="FILE", help="write a cProfile of the last lap")
@@ -148,11 +150,11 @@ class _Sink(Actor[StepCommitted | SequencesAdmitted | SequencesClosed]):
 
 async def _lap(count: int, arguments: argparse.Namespace, stopwatch: _Stopwatch) -> None:
     """Scheduler, cache manager, sampler and device worker, joined as in an engine, without streams."""
-    config = knobs(count)
+    config = knobs(count, verify="adaptive" if arguments.adaptive else "all")
     runner, device = _runner(config, arguments.drafts)
     facts, shape = runner.facts, runner.shape
-    runner.on_collect = stopwatch.tick
-    core = SchedulingCore(scheduling_limits(config, facts, shape))
+    runner.on_collect, runner.confident = stopwatch.tick, arguments.adaptive
+    core = SchedulingCore(scheduling_limits(config, facts, shape), _costs(count, arguments))
     capacity = config.mailbox_capacity
     scheduler = Scheduler(core, queue_capacity=count, queue_policy="reject", capacity=capacity)
     cache_manager = CacheManager(CacheCore(shape, facts, config.prefix_cache), capacity=capacity)
@@ -219,6 +221,14 @@ async def _device_alone(count: int, arguments: argparse.Namespace, stopwatch: _S
     step()
     await stopwatch.done.wait()
     device.close()
+
+
+def _costs(count: int, arguments: argparse.Namespace) -> CostModel | None:
+    """Of steps in which verifying everything takes twice as long as verifying nothing."""
+    if not arguments.adaptive:
+        return None
+    most = count * (arguments.drafts + 1)
+    return CostModel(CostCurve(rows=(count, most), seconds=(1e-3, 2e-3)), most)
 
 
 def _runner(config: EngineConfig, drafts: int) -> tuple[PreparedRunner, SimulatedDevice]:

@@ -48,6 +48,8 @@ class PreparedRunner(Runner):
 
     ends = False
     """While set, every token is the end id."""
+    confident = False
+    """While set, steps report confidences."""
 
     def __init__(self, facts: ModelFacts, shape: RunnerShape, device: Device) -> None:
         self.facts, self.shape = facts, shape
@@ -59,6 +61,7 @@ class PreparedRunner(Runner):
         slots = 1 + shape.sequence_slots
         self._tokens = self._random.integers(END + 1, facts.vocab_size, (16, slots, width), dtype=np.int32)
         self._accepted = self._random.integers(0, width, (16, slots), dtype=np.int32)
+        self._confidences = self._random.random((16, slots, width - 1), dtype=np.float32)
         self._finite = np.ones(slots, dtype=np.bool_)
         self.on_collect: Callable[[], None] = lambda: None
 
@@ -90,6 +93,7 @@ class PreparedRunner(Runner):
             drafted=layout.query_lengths - 1,
             positions=plan.first_positions,
             finite=self._finite[:count],
+            confidences=self._confidences[turn, :count] if self.confident else None,
         )
 
     def close(self) -> None:
@@ -125,7 +129,7 @@ def simulated_opener(
 
 def knobs(sequences: int, **others: Any) -> EngineConfig:
     """An engine for exactly so many sequences, with room for each of them to the end of its context."""
-    config = {"max_sequences": sequences, "max_step_rows": 4096, "prefill_chunk": 512, "max_context": CONTEXT}
+    config = {"max_sequences": sequences, "max_step_rows": 8192, "prefill_chunk": 512, "max_context": CONTEXT}
     return EngineConfig(**{**config, **others})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,7 @@ from stepahead.engine.model.v41.numerics import exact
 from stepahead.engine.model.v41.runner import V41Runner, model_facts
 from stepahead.engine.model.v41.weights import load_weights
 from stepahead.engine.sampling.edits import edit_rows
+from stepahead.engine.scheduling.verification import deal, even_split, survivals
 from stepahead.engine.types import Occupant, TokenEdits
 from tests.fidelity.configurations import small_config
 from tests.fidelity.fast_path import NamedTensors
@@ -144,10 +146,14 @@ class Driver:
     drafts: int
     sampling: Sampling = field(default_factory=Sampling)
     chunk: int = 64
+    spare: tuple[int, ...] = ()  # drafts of all sequences together, dealt by the device, step by step in turn
+    most: tuple[int, ...] = (1024, 1024, 1024)
+    rest: int = 0  # every so many decode steps leave no drafts
     results: list[StepResult] = field(default_factory=list)
     output: dict[int, list[int]] = field(default_factory=lambda: {s: [] for s in SLOTS})
 
     def __post_init__(self) -> None:
+        self.drafted = True
         shape = RunnerShape(
             sequence_slots=3, snapshot_slots=1, blocks=9, table_columns=4, max_rows=128, max_positions=512,
             draft_tokens=self.drafts, max_stop_ids=2, max_logprobs=3,
@@ -203,8 +209,15 @@ class Driver:
         self._launch(plan)
 
     def _decode(self) -> None:
-        made = layout([self.drafts + 1] * 3, 3)
+        made, step = layout([self.drafts + 1] * 3, 3), len(self.results)
+        if self.spare:
+            spare = self.spare[step % len(self.spare)] if self.drafted else 0
+            lengths = even_split(np.minimum(int32(self.most), self.drafts), spare) + 0
+            made = msgspec.structs.replace(layout(lengths.tolist(), 3), reach=made.reach)
+        self.drafted = not self.rest or step % self.rest > 0
         plan = StepPlan(
+            redeal=bool(self.spare),
+            drafts=self.drafted,
             step=len(self.results),
             layout=made,
             first_positions=int32([200, 200, 200]),  # optimistic: only an upper bound, never a position
@@ -217,7 +230,7 @@ class Driver:
         self._launch(plan)
 
     def _launch(self, plan: StepPlan) -> None:
-        rows = self.sampling.rows()
+        rows = msgspec.structs.replace(self.sampling.rows(), most_drafts=int32(self.most))
         self.runner.launch_forward(plan)
         result = self.runner.collect(
             self.runner.launch_sample(
@@ -273,6 +286,41 @@ def test_text_does_not_depend_on_drafts(sampling: Sampling) -> None:
     without = generate(0, sampling)
     assert generate(2, sampling) == without
     assert generate(5, sampling) == without
+
+
+SPLITS = [
+    ((0, 15, 7, 1, 4, 11), (1024, 1024, 1024), 0),
+    ((6, 3, 0, 5), (5, 1, 0), 0),
+    ((7, 2, 15), (1024, 1024, 1024), 3),
+]
+
+
+@pytest.mark.parametrize(("spare", "most", "rest"), SPLITS, ids=["any total", "caps", "steps without drafts"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.9, min_p=0.01, edits=EDITS)], ids=["greedy", "all"]
+)
+def test_text_does_not_depend_on_how_rows_are_dealt(
+    sampling: Sampling, spare: tuple[int, ...], most: tuple[int, ...], rest: int
+) -> None:
+    driver = Driver(5, sampling, spare=spare, most=most, rest=rest)
+    assert asyncio.run(driver.run(12)) == generate(0, sampling, tokens=12)
+
+
+@pytest.mark.parametrize(("spare", "most", "rest"), SPLITS[:2])
+def test_the_device_deals_by_the_confidences_of_the_step_before(
+    spare: tuple[int, ...], most: tuple[int, ...], rest: int
+) -> None:
+    driver = Driver(5, spare=spare, most=most)
+    asyncio.run(driver.run(12))
+    splits = set()
+    for before, result in pairwise(driver.results):
+        assert before.confidences is not None
+        caps, total = np.minimum(int32(most), 5), spare[result.step % len(spare)]
+        expected = deal(survivals(before.confidences), caps, total) - 1
+        assert result.drafted.tolist() == expected.tolist()
+        assert (result.emitted <= result.drafted + 1).all()
+        splits.add(tuple(result.drafted.tolist()))
+    assert len(splits) > len(spare), "the split never followed the confidences"
 
 
 def test_edits_do_what_they_say() -> None:
