@@ -128,7 +128,7 @@ class SamplingSlots:
         self.top_k_host[rows.slots] = rows.top_k
         self.logprobs[rows.slots] = rows.logprobs
         for count in self._counts.values():
-            count[index] = 0
+            count.index_fill_(0, index, 0)
         if edits is not None:
             self._edit(edits)
         self._work_bits[index] = self._to(self.work[rows.slots], torch.int32)
@@ -167,7 +167,7 @@ class SamplingSlots:
                 wider[:, : table.shape[1]] = table
             table = wider
             self.generation += 1
-        table[index] = NO_TOKEN
+        table.index_fill_(0, index, NO_TOKEN)
         table[index, : rows.shape[1]] = self._to(rows, table.dtype)
         return table
 

@@ -54,7 +54,7 @@ class SeenTokens:
         if not present.any():
             return
         counts = self._counted()
-        counts[index] = 0
+        counts.index_fill_(0, index, 0)
         seen = to_device(rows.seen_ids, self._device, torch.int64)
         values = to_device(rows.seen_counts, self._device, torch.int32)
         if self._walks:
@@ -72,7 +72,7 @@ class SeenTokens:
             wider = self.recent.new_full((self._slots, reach), NO_TOKEN)
             wider[:, reach - self.recent.shape[1] :] = self.recent
             self.recent = wider
-        self.recent[index] = NO_TOKEN
+        self.recent.index_fill_(0, index, NO_TOKEN)
         self.recent[index, self.recent.shape[1] - recent.shape[1] :] = recent
 
     def _counted(self) -> Tensor:
