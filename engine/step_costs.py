@@ -30,8 +30,6 @@ LIFETIME_SECONDS = 24 * 3600.0
 MOST_FILES = 64
 """Files of one folder; the oldest go first."""
 FORMAT = 1
-GROWTH = 3
-"""The next size takes about so many times what the earlier ones took on average."""
 LEAST = 1e-9
 """Seconds: a difference of two noisy times may come out as nothing."""
 
@@ -142,15 +140,17 @@ def measure(
     """
     shape, began = runner.shape, clock()
     reach, padded = shape.draft_tokens + 1, runner.padded_rows()
+    last = 0.0
     rows: list[int] = []
     times: list[StepTime] = []
     for size in padded or _spread(shape.sequence_slots * reach):
-        so_far = clock() - began
-        if len(rows) >= 2 and so_far + GROWTH * so_far / len(rows) > seconds:
+        started = clock()
+        if len(rows) >= 2 and started - began + last * size / rows[-1] > seconds:
             break
         took = runner.time_step(min(size, shape.sequence_slots), size)
         if took is None:
             return None
+        last = clock() - started  # a larger size takes longer at most in proportion
         rows.append(size)
         times.append(took)
     drafted = [place for place, size in enumerate(rows) if size <= shape.sequence_slots]
