@@ -206,7 +206,7 @@ class Processor:
 
     def report_random(self, logits: Tensor, rows: DrawRows, tokens: Tensor, alternatives: int) -> Report:
         """Of what rows that draw at random draw from, given the tokens that came of it."""
-        distribution = self.probabilities(logits, rows).log_()
+        distribution = self.probabilities(logits, rows).to(logits.dtype).log_()
         return report(distribution, rows.numbers, tokens, alternatives)
 
     def keys(self, rows: DrawRows, purpose: int) -> Tensor:
