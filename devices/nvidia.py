@@ -135,7 +135,7 @@ class NvidiaDevice(Device):
         graph = self._torch.cuda.CUDAGraph()
         try:
             with self._computing():
-                work()  # libraries and compilers initialise themselves at a first call, never in a capture
+                self.stream("compute").launch(work)  # libraries initialise themselves at a first call
                 self._record(graph, work)
         except Exception as error:
             raise launch_error(f"capture of {label or 'work'}", error) from error
@@ -151,8 +151,17 @@ class NvidiaDevice(Device):
         except BaseException:
             with suppress(RuntimeError):  # the capture is void, and says so again
                 graph.capture_end()
+            self._abandon_pool()
             raise
         graph.capture_end()
+
+    def _abandon_pool(self) -> None:
+        """torch keeps recording into the pool of a failed capture, and gives no memory back meanwhile."""
+        end = getattr(self._torch._C, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with suppress(RuntimeError):
+                end(self._index, self._pool)
+        self._pool = None
 
     def memory(self) -> MemoryInfo:
         """What torch keeps for later allocations counts as free: it will be given to whoever asks next."""

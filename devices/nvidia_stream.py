@@ -54,7 +54,7 @@ class NvidiaStream(Stream):
             with self._library.stream(self.cuda):
                 launched = time.perf_counter_ns()
                 begin = None if clock is None else clock.mark()
-                self._launch(work)
+                self.launch(work)
                 if clock is not None and begin is not None:
                     clock.ended(label, self._serial, launched, begin)
         except BaseException as error:
@@ -62,7 +62,8 @@ class NvidiaStream(Stream):
             if threading.current_thread() is threading.main_thread() and not isinstance(error, Exception):
                 raise  # an interrupt of the user's program, which the work runs inside
 
-    def _launch(self, work: Work) -> None:
+    def launch(self, work: Work) -> None:
+        """Runs work that must not wait, in the caller's context."""
         if not self._guard:
             work()
             return

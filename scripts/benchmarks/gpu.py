@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from stepahead import Engine, EngineConfig
 from stepahead.devices.kernels.operations import REFERENCE
 from stepahead.engine.model import opening
 from stepahead.engine.model.opening import BUILT_IN, describe, numerics_for, open_sized_runner
+from stepahead.engine.model.runner import SamplingRows
+from stepahead.engine.model.step_trials import decode_step
 from stepahead.engine.model.v41.runner import V41Runner
 from stepahead.engine.sizing import runner_shape
 
@@ -78,17 +81,14 @@ def knobs(arguments: argparse.Namespace, sequences: int, **changed: Any) -> Engi
 
 
 def steps(arguments: argparse.Namespace) -> None:
-    """Whole decode steps, each waited for: the fastest of a few, milliseconds."""
+    """Whole decode steps, replayed and launched kernel by kernel."""
     rows = []
     for drafts in (0, None) if arguments.drafts is None else (arguments.drafts,):
         arguments.drafts = drafts
         captured, eager = (_runner(arguments, graphs) for graphs in (True, False))
         for sequences in STEP_SEQUENCES:
             each = captured.shape.draft_tokens + 1
-            times = [
-                1e3 * (runner.time_step(sequences, sequences * each, drafts=each > 1) or 0.0)
-                for runner in (captured, eager)
-            ]
+            times = [_milliseconds(runner, sequences, each) for runner in (captured, eager)]
             rows.append([sequences, sequences * each, each - 1, *times, times[1] / times[0]])
         report = captured.captured
         print(f"drafts {drafts}: {report}; operations: {captured._model.operations.name}", flush=True)
@@ -96,6 +96,39 @@ def steps(arguments: argparse.Namespace) -> None:
         eager.close()
     _table("decode steps", ("sequences", "rows", "drafts", "graph ms", "eager ms", "ratio"), rows)
     _write("gpu_steps", rows)
+
+
+@torch.inference_mode()
+def _milliseconds(runner: V41Runner, sequences: int, each: int) -> float:
+    """A step of nobody new, again and again; the device's time where it is the slower, else the host's."""
+    plan, sample = decode_step(runner.shape, sequences, sequences * each, drafts=each > 1)
+    runner.run_now(plan, sample)
+    old = msgspec.structs.replace(sample, updates=_nobody(sample.updates))
+    graphs = runner._graphs
+    key = None if graphs is None else graphs.key_of(plan)
+
+    def step() -> None:
+        if graphs is None or key is None:
+            runner.run_now(plan, old)
+        else:
+            graphs.forward(plan, key)
+            graphs.sample(plan, key)
+
+    with runner._device.placing():
+        step()
+        torch.cuda.synchronize()
+        repeats = 5 if graphs is None else 30
+        began = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        torch.cuda.synchronize()
+        taken = (time.perf_counter() - began) / repeats
+        runner._state.position[1:] = 0
+    return 1e3 * taken
+
+
+def _nobody(rows: SamplingRows) -> SamplingRows:
+    return SamplingRows(**{name: getattr(rows, name)[:0] for name in rows.__struct_fields__})
 
 
 def _runner(arguments: argparse.Namespace, graphs: bool) -> V41Runner:
