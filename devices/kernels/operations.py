@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from .reference import (
     attention,
+    decode_rows,
     engram,
     experts,
     hyper_connections,
@@ -46,6 +47,7 @@ class Operations:
     contract = staticmethod(hyper_connections.contract)
     expand = staticmethod(hyper_connections.expand)
 
+    lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)
     index_window = staticmethod(step_index.index_window)
     index_drafts = staticmethod(step_index.index_drafts)

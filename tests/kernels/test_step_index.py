@@ -10,12 +10,14 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from stepahead.devices.kernels.reference import decode_rows as decode_rows_reference
 from stepahead.devices.kernels.reference import latents as latents_reference
 from stepahead.devices.kernels.reference import step_index as reference
+from stepahead.devices.kernels.reference.decode_rows import SlotTables
 from stepahead.devices.kernels.reference.quantization import Format
 from stepahead.devices.kernels.reference.rows import RingIndex, Rows, lay_rows, uniform_tiles
 from stepahead.devices.kernels.reference.step_index import StepIndex, StepShape, StepTables
-from stepahead.devices.kernels.triton import latents, step_index
+from stepahead.devices.kernels.triton import decode_rows, latents, step_index
 
 from .comparing import assert_close
 
@@ -94,6 +96,27 @@ def test_drafts(device: torch.device) -> None:
     assert_same_index(ours, theirs)
     for name in ("sequence", "position", "row_start", "first_position", "length"):
         assert torch.equal(getattr(ours.rows, name), getattr(theirs.rows, name))
+
+
+@pytest.mark.parametrize(("lengths", "count"), [((3, 1, 6, 1, 1, 1), 11), ((1,), 1), ((2, 1), 3)])
+def test_decode_rows(lengths: Sequence[int], count: int, device: torch.device) -> None:
+    """Placeholders fill the sequences up; those beyond the rows have none."""
+    generator = torch.Generator().manual_seed(4)
+    tables = SlotTables(
+        *(
+            torch.randint(0, 900, shape, generator=generator).to(device)
+            for shape in ((9,), (9,), (9, 5), (9, 3), (9, 12))
+        )
+    )
+    slots = torch.tensor([4, 8, 2, 0, 0, 0][: len(lengths)], device=device)
+    given = torch.tensor(list(lengths), device=device)
+    tiles = uniform_tiles(len(lengths), 6, device)
+    ours = decode_rows.lay_decode(tables, slots, given, count, 7, tiles)
+    theirs = decode_rows_reference.lay_decode(tables, slots, given, count, 7, tiles)
+    for name in ("token_ids", "block_table", "history", "zero"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for name in ("sequence", "position", "row_start", "first_position", "length"):
+        assert torch.equal(getattr(ours.rows, name), getattr(theirs.rows, name)), name
 
 
 FORMATS: list[tuple[torch.dtype, Format]] = [

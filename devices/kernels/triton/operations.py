@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..operations import Operations
 from . import (
     attention,
+    decode_rows,
     engram,
     hyper_connections,
     indexer,
@@ -39,6 +40,7 @@ class TritonOperations(Operations):
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
 
+    lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)
     index_drafts = staticmethod(step_index.index_drafts)
     open_latents_ = staticmethod(latents.open_latents_)
