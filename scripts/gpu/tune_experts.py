@@ -13,6 +13,7 @@ import functools
 import multiprocessing
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from kernels_experts import FP8, MXFP4, REAL, Layer
@@ -32,6 +33,16 @@ def compile_one(sizes: tuple[int, ...], height: int, rows: int) -> None:
     x = layer.inputs(rows)
     layer.mix(x, layer.route(x))
     torch.cuda.synchronize()
+
+
+def by_kernel(call: Callable[[], object]) -> str:
+    """Microseconds of every kernel of one call, largest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+    events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    return ", ".join(f"{event.key[:14]} {event.self_device_time_total / 3:.1f}" for event in events[:6])
 
 
 def main() -> None:
@@ -58,7 +69,8 @@ def main() -> None:
         calls = [functools.partial(layer.mix, x, c) for x, c in zip(inputs, chosen, strict=True)]
         took = microseconds(calls, graph=rows <= 256, repeats=8)
         floors = moved / rate.bytes_per_us, layer.flops(rows) / rate.flops_per_us[torch.bfloat16]
-        print(sizes, f"{took:.1f} us, bytes floor {floors[0]:.1f}, flops floor {floors[1]:.1f}", flush=True)
+        print(sizes, f"{took:.1f} us, bytes floor {floors[0]:.1f}, flops floor {floors[1]:.1f};", end=" ")
+        print(by_kernel(lambda: layer.mix(inputs[0], layer.route(inputs[0]))), flush=True)
 
 
 if __name__ == "__main__":

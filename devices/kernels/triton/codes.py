@@ -2,10 +2,10 @@
 
 A decode step reads every weight once and multiplies it a few times, so what a kernel spends per weight on
 expanding it decides whether it keeps up with memory: at 4.3 TB/s an H200 has four instructions for a 4-bit
-weight. The conversions of the hardware are slower than that. Here the bits of a code are moved to where a
-bfloat16 has them, two at a time; the exponent is then off by a constant, and one multiplication by
-`scale * 2 ** constant` sets it right and applies the scale. Subnormal codes become subnormal bfloat16
-numbers, which that multiplication normalises, so every code is exact.
+weight, two of them logic or shifts. The conversions of the hardware are slower than that. Here the bits of a
+code are moved to where a bfloat16 has them, two at a time; the exponent is then off by a constant, and one
+multiplication by `scale * 2 ** constant` sets it right and applies the scale. Subnormal codes become
+subnormal bfloat16 numbers, which that multiplication normalises, so every code is exact.
 
 The interpreter has no inline assembly: it runs the same arithmetic on float32 (`assembly=False`).
 """
@@ -20,7 +20,7 @@ FP8_BLOCK = tl.constexpr(1)
 MXFP4 = tl.constexpr(2)
 
 _E4M3_PAIRS = tl.constexpr("""{
-.reg .b32 low, high, left, right;
+.reg .b32 low, high, left, right, scale, other;
 prmt.b32 low, $2, 0, 0x1404;
 prmt.b32 high, $2, 0, 0x3424;
 shr.u32 left, low, 4;
@@ -29,54 +29,55 @@ and.b32 left, left, 0x07f007f0;
 and.b32 right, right, 0x07f007f0;
 lop3.b32 left, low, 0x80008000, left, 0xea;
 lop3.b32 right, high, 0x80008000, right, 0xea;
-mul.bf16x2 $0, left, $3;
-mul.bf16x2 $1, right, $4;
+mad.lo.u32 scale, $3, 0x00800080, 0x3c003c00;
+mad.lo.u32 other, $5, 0x00800080, 0x3c003c00;
+mul.bf16x2 $0, left, scale;
+mul.bf16x2 $1, right, other;
 }""")
+"""Bytes move to the upper halves of words; sign in place, the rest four bits down; `2 ** (scale - 7)`."""
 
 _E2M1_PAIRS = tl.constexpr("""{
-.reg .b32 low, high, left, right;
-prmt.b32 low, $4, 0, 0x1404;
-prmt.b32 high, $4, 0, 0x3424;
-shr.u32 left, low, 6;
-shr.u32 right, high, 6;
-and.b32 left, left, 0x01c001c0;
-and.b32 right, right, 0x01c001c0;
-lop3.b32 left, low, 0x80008000, left, 0xea;
-lop3.b32 right, high, 0x80008000, right, 0xea;
-mul.bf16x2 $2, left, $5;
-mul.bf16x2 $3, right, $6;
-shl.b32 low, low, 4;
-shl.b32 high, high, 4;
-shr.u32 left, low, 6;
-shr.u32 right, high, 6;
-and.b32 left, left, 0x01c001c0;
-and.b32 right, right, 0x01c001c0;
-lop3.b32 left, low, 0x80008000, left, 0xea;
-lop3.b32 right, high, 0x80008000, right, 0xea;
-mul.bf16x2 $0, left, $5;
-mul.bf16x2 $1, right, $6;
+.reg .b32 low, high, a, b, c, d, scale, other;
+prmt.b32 low, $4, 0, 0x4140;
+prmt.b32 high, $4, 0, 0x4342;
+and.b32 a, low, 0x000f000f;
+and.b32 b, high, 0x000f000f;
+and.b32 c, low, 0x00f000f0;
+and.b32 d, high, 0x00f000f0;
+mul.lo.u32 a, a, 0x1040;
+mul.lo.u32 b, b, 0x1040;
+mul.lo.u32 c, c, 0x104;
+mul.lo.u32 d, d, 0x104;
+and.b32 a, a, 0x81c081c0;
+and.b32 b, b, 0x81c081c0;
+and.b32 c, c, 0x81c081c0;
+and.b32 d, d, 0x81c081c0;
+mad.lo.u32 scale, $5, 0x00800080, 0x3f003f00;
+mad.lo.u32 other, $7, 0x00800080, 0x3f003f00;
+mul.bf16x2 $0, a, scale;
+mul.bf16x2 $1, b, other;
+mul.bf16x2 $2, c, scale;
+mul.bf16x2 $3, d, other;
 }""")
+"""Bytes move to the lower halves of words. A multiplication shifts a code twice, its sign to bit 15 and its
+magnitude to bits 6 to 8, on the units that have time: those of logic and shifts are half as wide and would be
+the bottleneck."""
 
 
 @triton.jit
-def _factor(scale_bytes, offset: tl.constexpr, bytes_per_scale: tl.constexpr):
-    """`2 ** (scale_byte + offset - 127)` as bfloat16, repeated for every byte that shares it."""
+def _repeated(scale_bytes, bytes_per_scale: tl.constexpr):
+    """The scale byte of every payload byte, as an int32. Two neighbours always share it: pairs are multiplied
+    by one factor above."""
     rows: tl.constexpr = scale_bytes.shape[0]
     groups: tl.constexpr = scale_bytes.shape[1]
-    bits = (scale_bytes.to(tl.int16) + offset) << 7
-    factor = bits.to(tl.bfloat16, bitcast=True)
-    factor = tl.broadcast_to(factor[:, :, None], (rows, groups, bytes_per_scale))
-    return factor.reshape(rows, groups * bytes_per_scale)
+    scales = tl.broadcast_to(scale_bytes.to(tl.int32)[:, :, None], (rows, groups, bytes_per_scale))
+    return scales.reshape(rows, groups * bytes_per_scale)
 
 
 @triton.jit
-def _wide_factor(scale_bytes, offset: tl.constexpr, bytes_per_scale: tl.constexpr):
-    """The same in float32."""
-    rows: tl.constexpr = scale_bytes.shape[0]
-    groups: tl.constexpr = scale_bytes.shape[1]
-    factor = ((scale_bytes.to(tl.int32) + offset) << 23).to(tl.float32, bitcast=True)
-    factor = tl.broadcast_to(factor[:, :, None], (rows, groups, bytes_per_scale))
-    return factor.reshape(rows, groups * bytes_per_scale)
+def _factor(scales, offset: tl.constexpr):
+    """`2 ** (scale + offset - 127)` in float32."""
+    return ((scales + offset) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -85,8 +86,8 @@ def expand_e4m3(codes, scale_bytes, assembly: tl.constexpr):
     if assembly:
         weight = tl.inline_asm_elementwise(
             _E4M3_PAIRS,
-            "=&r,=&r,r,r,r",
-            [codes, _factor(scale_bytes, 120, 32)],
+            "=&r,=&r,r,r,r,r,r",
+            [codes, _repeated(scale_bytes, 32)],
             dtype=tl.bfloat16,
             is_pure=True,
             pack=4,
@@ -94,7 +95,8 @@ def expand_e4m3(codes, scale_bytes, assembly: tl.constexpr):
     else:
         wide = codes.to(tl.int32)
         bits = ((wide & 0x7F) << 20) | ((wide & 0x80) << 24)
-        weight = (bits.to(tl.float32, bitcast=True) * _wide_factor(scale_bytes, 120, 32)).to(tl.bfloat16)
+        factor = _factor(_repeated(scale_bytes, 32), 120)
+        weight = (bits.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)
     return weight
 
 
@@ -107,15 +109,15 @@ def expand_e2m1(pairs, scale_bytes, assembly: tl.constexpr):
     if assembly:
         even, odd = tl.inline_asm_elementwise(
             _E2M1_PAIRS,
-            "=&r,=&r,=&r,=&r,r,r,r",
-            [pairs, _factor(scale_bytes, 126, 16)],
+            "=&r,=&r,=&r,=&r,r,r,r,r,r",
+            [pairs, _repeated(scale_bytes, 16)],
             dtype=(tl.bfloat16, tl.bfloat16),
             is_pure=True,
             pack=4,
         )
     else:
         wide = pairs.to(tl.int32)
-        factor = _wide_factor(scale_bytes, 126, 16)
+        factor = _factor(_repeated(scale_bytes, 16), 126)
         low = ((wide & 0x07) << 22) | ((wide & 0x08) << 28)
         high = ((wide & 0x70) << 18) | ((wide & 0x80) << 24)
         even = (low.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)

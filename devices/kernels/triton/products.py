@@ -41,7 +41,7 @@ def _stream(
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """`out[rows, group * OUT + column] = x[rows, group * IN :] @ weight[group].T` for one block of columns."""
+    """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     tile, group = tl.program_id(1), tl.program_id(2)
     column, k = block * WIDTH + tl.arange(0, WIDTH), tl.arange(0, STEP)

@@ -1,14 +1,18 @@
 """Which rows go to which expert: gate product, choice, shares and the sorting of rows, in one launch.
 
 Every later kernel needs the whole choice, so one launch must pass from work that is spread over the device
-(the gate product) to work that is not (sorting a few hundred picks). Programs count themselves in: the last
-of a tile of rows chooses for its rows, and the last of all sorts. Who is last varies, what it computes does
-not. On the way the launch writes the activations as the expert products want them: rounded to FP8 where the
-model is quantized, and with even and odd columns parted for 4-bit weights (`codes.expand_e2m1`).
+(the gate product) to work that is not (the tables of who goes where). Programs count themselves in: the last
+of a tile of rows adds up the parts of its scores in their order and chooses, and the last of all makes the
+tables. Who is last varies, what it computes does not, with one exception that nobody can see: rows of one
+expert take their places in that expert's list in the order in which they arrive. A place decides in which
+lane of a product a row is computed, and all lanes compute alike. (A stable sort in one program took longer
+than everything else together.)
 
-Ties go to the lower expert. Beyond `MOST_SORTED` picks a prompt is long enough to hide a sort of torch.
+On the way the launch writes the activations as the expert products want them: rounded to FP8 where the model
+is quantized, and with even and odd columns parted for 4-bit weights (`codes.expand_e2m1`).
 
-The counters live on the device between calls and are left at zero; calls of one device run on one stream.
+Ties go to the lower expert. The counters live on the device between calls and are left at zero; calls of one
+device run on one stream.
 """
 
 from __future__ import annotations
@@ -28,14 +32,15 @@ from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
 from .launching import INTERPRETED, dividing_step, power_of_two
 
-MOST_SORTED = 2048
-_COUNTERS = 1 << 16
 _COLUMNS = 256
+_CHOOSING_ROWS = 8
+_ROW_TILES = 1 << 15
+_MOST_EXPERTS = 1 << 12
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Picks sorted by expert and cut into tiles of at most `height` rows of one expert.
+    """Picks grouped by expert and cut into tiles of at most `height` rows of one expert.
 
     A pick is one row going to one expert: number `row * top_k + place`. All int32. Tables are as long as the
     worst case; tiles that do not exist hold no rows.
@@ -91,14 +96,19 @@ def _prepare(
 
 @triton.jit
 def _choose(
-    scores_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, row, rows, scaling,
-    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_PADDED: tl.constexpr,
-    IMAGES: tl.constexpr, HEIGHT: tl.constexpr,
+    logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr, counts_ptr,
+    row, rows, scaling, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
+    TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, HEIGHT: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
+    """Choose for some rows, and take a place in the list of each chosen expert."""
     expert = tl.arange(0, PADDED)
     exists = expert < EXPERTS
     mask = (row < rows)[:, None] & exists[None, :]
-    scores = tl.load(scores_ptr + row[:, None] * EXPERTS + expert[None, :], mask=mask, other=0.0)
+    place = row[:, None] * EXPERTS + expert[None, :]
+    logits = tl.load(logits_ptr + place, mask=mask, other=0.0)
+    for part in tl.static_range(1, SPLIT):
+        logits += tl.load(logits_ptr + part * rows * EXPERTS + place, mask=mask, other=0.0)
+    scores = _sqrt_softplus(logits)
     bias = tl.load(text_bias_ptr + expert, mask=exists, other=0.0)[None, :]
     if IMAGES:
         is_image = tl.load(image_ptr + row, mask=row < rows, other=0) != 0
@@ -120,84 +130,101 @@ def _choose(
     mask = (row < rows)[:, None] & (place < TOP_K)[None, :]
     tl.store(chosen_ptr + out, chosen.to(tl.int64), mask=mask)
     tl.store(shares_ptr + out, picked * factor[:, None], mask=mask)
+    tl.store(ranks_ptr + out, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
 
 
 @triton.jit
-def _sort(
-    chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
-    PICKS: tl.constexpr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TABLE: tl.constexpr,
-    TILE: tl.constexpr,
+def _tabulate(
+    chosen_ptr, ranks_ptr, counts_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
+    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, PICKS: tl.constexpr,
 ):  # fmt: skip
-    """Picks in the order of their experts, equal experts in the order of picks, and the tables of tiles."""
-    pick = tl.arange(0, PICKS)
-    chosen = tl.load(chosen_ptr + pick, mask=pick < picks, other=0).to(tl.int32)
-    keys = tl.where(pick < picks, (chosen << 16) | pick, 0x7FFFFFFF)
-    keys = tl.sort(keys)
-    tl.store(order_ptr + pick, keys & 0xFFFF, mask=pick < picks)
+    """From how many rows every expert has: its tiles, and every pick in its expert's list."""
     expert = tl.arange(0, PADDED)
-    counts = tl.histogram(chosen, PADDED, mask=pick < picks)
+    exists = expert < EXPERTS
+    counts = tl.load(counts_ptr + expert, mask=exists, other=0)
     tiles = (counts + TILE - 1) // TILE
     begins = tl.cumsum(counts, 0) - counts
     places = tl.cumsum(tiles, 0) - tiles
-    number = tl.arange(0, TABLE)
-    tl.store(
-        count_ptr + number, tl.zeros((TABLE,), tl.int32), mask=(number >= tl.sum(tiles)) & (number < table)
-    )
+    # The counts' own memory passes the begins to where they are looked up, and is zeroed at the end.
+    tl.debug_barrier()
+    tl.store(counts_ptr + expert, begins, mask=exists)
+    number, total = tl.sum(tiles), 0
+    while number < table:
+        empty = number + expert
+        tl.store(count_ptr + empty, tl.zeros((PADDED,), tl.int32), mask=empty < table)
+        number += PADDED
     most, tile = tl.max(tiles), 0
     while tile < most:
-        exists = (tile < tiles) & (expert < EXPERTS)
-        tl.store(expert_ptr + places + tile, expert, mask=exists)
-        tl.store(first_ptr + places + tile, begins + tile * TILE, mask=exists)
-        tl.store(count_ptr + places + tile, tl.minimum(counts - tile * TILE, TILE), mask=exists)
+        mask = tile < tiles
+        tl.store(expert_ptr + places + tile, expert, mask=mask)
+        tl.store(first_ptr + places + tile, begins + tile * TILE, mask=mask)
+        tl.store(count_ptr + places + tile, tl.minimum(counts - tile * TILE, TILE), mask=mask)
         tile += 1
+    tl.debug_barrier()
+    while total < picks:
+        pick = total + tl.arange(0, PICKS)
+        mask = pick < picks
+        chosen = tl.load(chosen_ptr + pick, mask=mask, other=0)
+        begin = tl.load(counts_ptr + chosen, mask=mask, other=0)
+        tl.store(order_ptr + begin + tl.load(ranks_ptr + pick, mask=mask, other=0), pick, mask=mask)
+        total += PICKS
+    tl.debug_barrier()
+    tl.store(counts_ptr + expert, tl.zeros((PADDED,), tl.int32), mask=exists)
 
 
 @triton.jit(do_not_specialize=["rows", "table"])
 def _route(
-    x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, scores_ptr, chosen_ptr, shares_ptr,
+    x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, logits_ptr, chosen_ptr, shares_ptr, ranks_ptr,
     inputs_ptr, parted_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, counters_ptr, rows, scaling, table,
     DIM: tl.constexpr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
     TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, ROUND: tl.constexpr, PART: tl.constexpr,
-    SORT: tl.constexpr, PICKS: tl.constexpr, TABLE: tl.constexpr, TILE: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCKS: tl.constexpr, CHOOSING: tl.constexpr, COLUMNS: tl.constexpr,
+    COUNTS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    part, row_tile = tl.program_id(0), tl.program_id(1)
+    block, part, row_tile = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT, tl.program_id(1)
     row = row_tile * HEIGHT + tl.arange(0, HEIGHT)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
-    expert = part * WIDTH + tl.arange(0, WIDTH)
+    expert = block * WIDTH + tl.arange(0, WIDTH)
     safe_expert = tl.minimum(expert, EXPERTS - 1)
-    k = tl.arange(0, STEP)
+    k = part * (DIM // SPLIT) + tl.arange(0, STEP)
+    gate_ptr += safe_expert[:, None] * DIM + k[None, :]
+    product_ptr = x_ptr + safe_row[None, :] * DIM + k[:, None]
     logits = tl.zeros((WIDTH, HEIGHT), tl.float32)
-    for start in range(0, DIM, STEP):
-        gate = tl.load(gate_ptr + safe_expert[:, None] * DIM + (start + k)[None, :])
-        x = tl.load(x_ptr + safe_row[None, :] * DIM + (start + k)[:, None])
-        logits = dot(gate, x, logits, ASSEMBLY)
+    for _ in range(0, DIM // SPLIT, STEP):
+        logits = dot(tl.load(gate_ptr), tl.load(product_ptr), logits, ASSEMBLY)
+        gate_ptr += STEP
+        product_ptr += STEP
     mask = (row < rows)[None, :] & (expert < EXPERTS)[:, None]
-    tl.store(scores_ptr + row[None, :] * EXPERTS + expert[:, None], _sqrt_softplus(logits), mask=mask)
-    _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, part, PARTS, DIM, ROUND, PART, COLUMNS)
+    place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
+    tl.store(logits_ptr + place, logits, mask=mask)
+    if ROUND or PART:
+        program = tl.program_id(0)
+        _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, program, BLOCKS * SPLIT, DIM, ROUND, PART, COLUMNS)
     tl.debug_barrier()
-    arrived = tl.atomic_add(counters_ptr + 1 + row_tile, 1, sem="acq_rel")
-    if arrived == PARTS - 1:
-        tl.store(counters_ptr + 1 + row_tile, 0)
-        _choose(
-            scores_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, row, rows, scaling,
-            EXPERTS, PADDED, TOP_K, TOP_PADDED, IMAGES, HEIGHT,
-        )  # fmt: skip
-        if SORT:
-            tl.debug_barrier()
-            finished = tl.atomic_add(counters_ptr, 1, sem="acq_rel")
-            if finished == tl.num_programs(1) - 1:
-                tl.store(counters_ptr, 0)
-                _sort(
-                    chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, rows * TOP_K, table,
-                    PICKS, EXPERTS, PADDED, TABLE, TILE,
-                )  # fmt: skip
+    arrived = tl.atomic_add(counters_ptr + COUNTS + 1 + row_tile, 1, sem="acq_rel")
+    if arrived == BLOCKS * SPLIT - 1:
+        tl.store(counters_ptr + COUNTS + 1 + row_tile, 0)
+        for start in tl.static_range(0, HEIGHT, CHOOSING):
+            _choose(
+                logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr,
+                counters_ptr, row_tile * HEIGHT + start + tl.arange(0, CHOOSING), rows, scaling, EXPERTS,
+                PADDED, TOP_K, TOP_PADDED, IMAGES, CHOOSING, SPLIT,
+            )  # fmt: skip
+        tl.debug_barrier()
+        finished = tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel")
+        if finished == tl.num_programs(1) - 1:
+            tl.store(counters_ptr + COUNTS, 0)
+            _tabulate(
+                chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
+                rows * TOP_K, table, EXPERTS, PADDED, TILE, PICKS,
+            )  # fmt: skip
 
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+    """Rows of every expert, then finished tiles of rows, then programs done of every tile of rows."""
+    return torch.zeros(_MOST_EXPERTS + 1 + _ROW_TILES, dtype=torch.int32, device=device)
 
 
 def tile_count(picks: int, experts: int, height: int) -> int:
@@ -214,7 +241,9 @@ def tile_height(picks: int, experts: int, dtype: torch.dtype) -> int:
         return 8
     if average <= 10:
         return 16
-    return 32 if average <= 20 else 64
+    if average <= 40:
+        return 32 if average <= 20 else 64
+    return 128
 
 
 def route_rows(
@@ -237,28 +266,36 @@ def route_rows(
     table = tile_count(picks, count, height)
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=device)
     shares = torch.empty(rows, top_k, dtype=torch.float32, device=device)
-    integers = torch.empty(picks + 3 * table, dtype=torch.int32, device=device)
-    order, tile_expert, first, tile_rows = integers.split([picks, table, table, table])
+    integers = torch.empty(2 * picks + 3 * table, dtype=torch.int32, device=device)
+    order, ranks, tile_expert, first, tile_rows = integers.split([picks, picks, table, table, table])
     inputs = torch.empty_like(x) if quantized else x
     parted = torch.empty_like(x) if part_columns else x[:0]
     if rows:
-        row_height, width = 16, 16 if rows <= 256 else 64
-        parts = triton.cdiv(count, width)
-        sort = picks <= MOST_SORTED
-        _route[(parts, triton.cdiv(rows, row_height))](
-            x, gate, text_bias, image_bias, image_mask, torch.empty(rows, count, device=device), chosen,
-            shares, inputs, parted, order, tile_expert, first, tile_rows, _counters(device), rows, scaling,
-            table,
-            DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
+        row_height, width, split, step = _gate_shape(rows, count, dim)
+        blocks = triton.cdiv(count, width)
+        _route[(blocks * split, triton.cdiv(rows, row_height))](
+            x, gate, text_bias, image_bias, image_mask, torch.empty(split, rows, count, device=device),
+            chosen, shares, ranks, inputs, parted, order, tile_expert, first, tile_rows, _counters(device),
+            rows, scaling, table, DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
             TOP_PADDED=power_of_two(top_k), IMAGES=image_mask is not None, ROUND=quantized,
-            PART=part_columns, SORT=sort, PICKS=power_of_two(picks) if sort else 1,
-            TABLE=power_of_two(table) if sort else 1, TILE=height, HEIGHT=row_height, WIDTH=width,
-            STEP=dividing_step(dim, 128), PARTS=parts, COLUMNS=min(_COLUMNS, power_of_two(dim)),
-            ASSEMBLY=not INTERPRETED, num_warps=8 if count > 64 else 4, num_stages=1 if INTERPRETED else 4,
+            PART=part_columns, PICKS=min(1024, power_of_two(picks)), TILE=height, HEIGHT=row_height,
+            WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split, BLOCKS=blocks,
+            CHOOSING=min(row_height, _CHOOSING_ROWS), COLUMNS=min(_COLUMNS, power_of_two(dim)),
+            COUNTS=_MOST_EXPERTS, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4,
         )  # fmt: skip
-        if not sort:
-            _sort_with_torch(chosen, count, height, order, tile_expert, first, tile_rows)
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
+
+
+def _gate_shape(rows: int, experts: int, dim: int) -> tuple[int, int, int, int]:
+    """Rows and experts of a program of the gate product, parts of its columns, and columns of a step.
+
+    Few rows: enough programs to pull the gate's weights from many places at once. Many rows: tall ones, which
+    read them less often.
+    """
+    if rows > 256:
+        return 64, 64, 1, 64
+    split = 4 if dim % 1024 == 0 and experts > 64 else 1
+    return 8 if rows <= 64 else 16, 16, split, 256
 
 
 def sort_picks(x_rows_dim: Tensor, routing: Routing, experts: Experts, *, quantized: bool) -> TiledRouting:

@@ -71,8 +71,8 @@ class QuantizedTensor(msgspec.Struct, frozen=True, eq=False):
         largest = int(self.scales.max())
         if largest > weight_format.largest_scale:
             raise ValueError(
-                f"a scale of 2 ** {largest - UE8M0_BIAS} is above the largest that {weight_format.name} weights "
-                f"may keep, 2 ** {weight_format.largest_scale - UE8M0_BIAS}"
+                f"a scale of 2 ** {largest - UE8M0_BIAS} is above the largest that "
+                f"{weight_format.name} weights may keep, 2 ** {weight_format.largest_scale - UE8M0_BIAS}"
             )
         return QuantizedWeight(self.payload, self.scales, weight_format)
 

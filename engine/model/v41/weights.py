@@ -18,7 +18,13 @@ from typing import Protocol, cast, overload
 import torch
 from torch import Tensor
 
-from stepahead.devices.kernels.quantized import QuantizedWeight, Weight, WeightFormat, concatenate
+from stepahead.devices.kernels.quantized import (
+    GROUP,
+    QuantizedWeight,
+    Weight,
+    WeightFormat,
+    concatenate,
+)
 
 from ..checkpoint.formats import QuantizedTensor
 from ..checkpoint.layout import tensor_specs
@@ -220,6 +226,8 @@ class _Loader:
     def attention(self, prefix: str, role: LayerRole) -> AttentionWeights:
         groups = self._config.o_groups
         output_a = self.weight(f"{prefix}.wo_a.weight")
+        if isinstance(output_a, QuantizedWeight) and output_a.shape[0] // groups % GROUP:
+            output_a = output_a.dequantize(self._numerics.dtype)  # a block of rows would span two groups
         return AttentionWeights(
             query_a_kv=self.stack_weights(f"{prefix}.wq_a.weight", f"{prefix}.wkv.weight"),
             query_norm=self.wide(f"{prefix}.q_norm.weight"),
