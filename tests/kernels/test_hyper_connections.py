@@ -76,8 +76,8 @@ def run(inputs: Inputs, expands: bool) -> tuple[Tensor, ...]:
 def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways, at widths that are quick to interpret."""
     if request.param == "two launches":
-        monkeypatch.setattr(kernels, "WHOLE_WIDTH", 0)
-    for name in ("SLAB", "WHOLE_SLAB"):
+        monkeypatch.setattr(kernels, "NARROW", 0)
+    for name in ("SLAB", "NARROW_COLUMNS"):
         monkeypatch.setattr(kernels, name, 16)
 
 

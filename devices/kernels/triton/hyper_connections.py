@@ -21,19 +21,16 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
-from .mixing import add_product, coefficients, store_coefficients
+from .mixing import add_product, balance, store_logits
+from .narrow_streams import open_narrow
 
-ROWS = 16
-"""The height of a tile: the smallest the matrix units take."""
+ROWS, SLAB = 16, 64
+"""A tile where rows are split: the fewest rows that matrix units take, and columns of each stream."""
 
-WHOLE_WIDTH = 512
-"""Widest row that one program finishes alone."""
+NARROW = 256
+"""The widest rows that a program holds whole."""
 
-WHOLE_SLAB, WHOLE_WARPS = 64, 4
-"""Columns that one program takes at a time."""
-
-SLAB = 64
-"""Columns of a slab where a row is split."""
+NARROW_ROWS, NARROW_COLUMNS, NARROW_WARPS = 4, 128, 8
 
 
 @triton.jit
@@ -91,66 +88,6 @@ def _slab(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _open_whole(
-    streams_pointer,
-    output_pointer,
-    post_pointer,
-    comb_pointer,
-    new_pointer,
-    pre_pointer,
-    weight_pointer,
-    base_pointer,
-    scale_pointer,
-    norm_pointer,
-    normed_pointer,
-    pre_out_pointer,
-    post_out_pointer,
-    comb_out_pointer,
-    rows,
-    hc_eps,
-    norm_eps,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    GROUPS: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = (row < rows)[:, None]
-    start = row.to(tl.int64)[:, None] * DIM
-    raw = tl.zeros((ROWS, GROUPS * COPIES), tl.float32)
-    squares = tl.zeros((ROWS,), tl.float32)
-    read_squares = tl.zeros((ROWS,), tl.float32)
-    for first in range(0, DIM, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        slab_raw, slab_squares, read = _slab(
-            streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer,
-            weight_pointer, row, rows, column, DIM, COPIES, GROUPS * COPIES, EXPANDS,
-        )  # fmt: skip
-        raw += slab_raw
-        squares += slab_squares
-        wide = read.to(tl.float32)
-        read_squares += tl.sum(wide * wide, axis=1)
-        tl.store(normed_pointer + start + column[None, :], read, mask=here & (column < DIM)[None, :])
-    inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps)
-    values = coefficients(raw, inverse_rms, base_pointer, scale_pointer, hc_eps, COPIES, GROUPS, ITERATIONS)
-    store_coefficients(values, row, rows, pre_out_pointer, post_out_pointer, comb_out_pointer, COPIES, GROUPS)
-    inverse = tl.rsqrt(read_squares / DIM + norm_eps)
-    tl.debug_barrier()  # what follows reads what other threads of this program have written
-    for first in range(0, DIM, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        inside = here & (column < DIM)[None, :]
-        read = tl.load(normed_pointer + start + column[None, :], mask=inside, other=0.0).to(tl.float32)
-        norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
-        normed = read * inverse[:, None] * norm[None, :]
-        tl.store(
-            normed_pointer + start + column[None, :], normed.to(normed_pointer.dtype.element_ty), mask=inside
-        )
-
-
-@triton.jit(do_not_specialize=["rows"])
 def _open_slab(
     streams_pointer,
     output_pointer,
@@ -205,7 +142,7 @@ def _finish(
     norm_eps,
     DIM: tl.constexpr,
     COPIES: tl.constexpr,
-    GROUPS: tl.constexpr,
+    PADDED: tl.constexpr,
     SLABS: tl.constexpr,
     SLABS_PADDED: tl.constexpr,
     ITERATIONS: tl.constexpr,
@@ -218,20 +155,20 @@ def _finish(
     norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
     slab = tl.arange(0, SLABS_PADDED)
     part = number * SLABS + slab
-    place = part[:, None] * (GROUPS * COPIES) + tl.arange(0, GROUPS * COPIES)[None, :]
+    place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
     raw = tl.sum(tl.load(partial_pointer + place, mask=(slab < SLABS)[:, None], other=0.0), axis=0)
     squares = tl.sum(tl.load(squares_pointer + part, mask=slab < SLABS, other=0.0), axis=0)
     inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
-    values = coefficients(
-        raw[None, :], inverse_rms, base_pointer, scale_pointer, hc_eps, COPIES, GROUPS, ITERATIONS
-    )
     row = number + tl.zeros((1,), tl.int64)
-    store_coefficients(
-        values, row, number + 1, pre_out_pointer, post_out_pointer, comb_out_pointer, COPIES, GROUPS
-    )
+    store_logits(
+        raw[:, None], inverse_rms, row, number + 1, base_pointer, scale_pointer, pre_out_pointer,
+        post_out_pointer, comb_out_pointer, hc_eps, COPIES, PADDED,
+    )  # fmt: skip
     inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
     normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
     tl.store(normed_pointer + number * DIM + column, normed, mask=column < DIM)
+    tl.debug_barrier()  # what follows reads what other threads of this program have written
+    balance(comb_out_pointer, row, number + 1, hc_eps, COPIES, ITERATIONS)
 
 
 def expand_and_open(
@@ -311,7 +248,7 @@ def _open(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`expanding` is (output, post, comb, new streams), or None where the streams are final already."""
     rows, copies, dim = streams.shape
-    groups = triton.next_power_of_2(2 + copies)
+    padded = triton.next_power_of_2((2 + copies) * copies)
     normed = streams.new_empty(rows, dim)
     pre, post = (mix_weight.new_empty(rows, copies) for _ in range(2))
     comb = mix_weight.new_empty(rows, copies, copies)
@@ -321,23 +258,23 @@ def _open(
     old = expanding or (streams, carried_pre, carried_pre, streams)
     inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), mix_weight]
     finish = (base, scale, norm_weight, normed, pre, post, comb)
-    fixed = {"DIM": dim, "COPIES": copies, "EXPANDS": expanding is not None, "ROWS": ROWS}
-    height = triton.cdiv(rows, ROWS)
-    if dim <= WHOLE_WIDTH:
-        _open_whole[(height,)](
-            *inputs, *finish, rows, hc_eps, norm_eps, **fixed, GROUPS=groups, ITERATIONS=iterations,
-            COLUMNS=min(WHOLE_SLAB, max(16, triton.next_power_of_2(dim))), num_warps=WHOLE_WARPS,
+    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
+    if dim <= NARROW:
+        width = triton.next_power_of_2(dim)
+        open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
+            *inputs, *finish, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
+            WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
         )  # fmt: skip
         return normed, pre, post, comb
-    slabs, padded = triton.cdiv(dim, SLAB), groups * copies
+    slabs = triton.cdiv(dim, SLAB)
     partial = mix_weight.new_empty(rows, slabs, padded)
     squares = mix_weight.new_empty(rows, slabs)
     read = torch.empty_like(normed)
-    _open_slab[(slabs, height)](
-        *inputs, partial, squares, read, rows, **fixed, PADDED=padded, SLABS=slabs, COLUMNS=SLAB, num_warps=4
+    _open_slab[(slabs, triton.cdiv(rows, ROWS))](
+        *inputs, partial, squares, read, rows, **fixed, SLABS=slabs, ROWS=ROWS, COLUMNS=SLAB, num_warps=4
     )
     _finish[(rows,)](
-        partial, squares, read, *finish, hc_eps, norm_eps, DIM=dim, COPIES=copies, GROUPS=groups, SLABS=slabs,
+        partial, squares, read, *finish, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded, SLABS=slabs,
         SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations,
         COLUMNS=triton.next_power_of_2(dim), num_warps=8,
     )  # fmt: skip

@@ -53,58 +53,81 @@ def add_product(total, x, weight):
 
 
 @triton.jit
-def coefficients(
+def store_logits(
     raw,
     inverse_rms,
-    base_pointer,
-    scale_pointer,
-    hc_eps,
-    COPIES: tl.constexpr,
-    GROUPS: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-):
-    """From raw products `[rows, GROUPS * COPIES]` to coefficients `[rows, GROUPS, COPIES]`.
-
-    Group 0 is `pre`, group 1 `post`, the next COPIES groups are `comb` by source, the rest is padding. All
-    groups take every path and a mask picks: slices of a tile cost more than the arithmetic they save.
-    """
-    place = tl.arange(0, GROUPS * COPIES)
-    real = place < (2 + COPIES) * COPIES
-    base = tl.load(base_pointer + place, mask=real, other=0.0)
-    scale = tl.load(scale_pointer + place, mask=real, other=0.0)
-    logits = base[None, :] + raw * inverse_rms[:, None] * scale[None, :]
-    logits = tl.reshape(logits, (raw.shape[0], GROUPS, COPIES))
-    group = tl.arange(0, GROUPS)[None, :, None]
-    is_comb = (group >= 2) & (group < 2 + COPIES)
-    exponents = tl.exp(logits - tl.max(logits, axis=2, keep_dims=True))
-    comb = exponents / tl.sum(exponents, axis=2, keep_dims=True) + hc_eps
-    comb = tl.where(is_comb, comb, 0.0)
-    comb = comb / tl.where(is_comb, tl.sum(comb, axis=1, keep_dims=True) + hc_eps, 1.0)
-    for _ in range(ITERATIONS - 1):
-        comb = comb / tl.where(is_comb, tl.sum(comb, axis=2, keep_dims=True) + hc_eps, 1.0)
-        comb = comb / tl.where(is_comb, tl.sum(comb, axis=1, keep_dims=True) + hc_eps, 1.0)
-    gates = tl.sigmoid(logits)
-    return tl.where(group == 0, gates + hc_eps, tl.where(group == 1, gates * 2.0, comb))
-
-
-@triton.jit
-def store_coefficients(
-    values,
     row,
     rows,
+    base_pointer,
+    scale_pointer,
     pre_pointer,
     post_pointer,
     comb_pointer,
+    hc_eps,
     COPIES: tl.constexpr,
-    GROUPS: tl.constexpr,
+    PADDED: tl.constexpr,
 ):
-    """Write what `coefficients` returned: `pre`, `post` `[rows, COPIES]`, `comb` `[rows, COPIES, COPIES]`."""
-    group = tl.arange(0, GROUPS)[None, :, None]
-    copy = tl.arange(0, COPIES)[None, None, :]
-    number = row.to(tl.int64)[:, None, None]
-    here = number < rows
-    gate = number * COPIES + copy + tl.zeros_like(group)
-    tl.store(pre_pointer + gate, values, mask=here & (group == 0))
-    tl.store(post_pointer + gate, values, mask=here & (group == 1))
-    mixed = (number * COPIES + (group - 2)) * COPIES + copy
-    tl.store(comb_pointer + mixed, values, mask=here & (group >= 2) & (group < 2 + COPIES))
+    """From raw products `[PADDED, rows]` to `pre` and `post` `[rows, COPIES]`; `comb` gets its logits."""
+    place, number = tl.arange(0, PADDED)[:, None], row.to(tl.int64)[None, :]
+    real = (place < (2 + COPIES) * COPIES) & (number < rows)
+    base = tl.load(base_pointer + place, mask=place < (2 + COPIES) * COPIES, other=0.0)
+    scale = tl.load(scale_pointer + place, mask=place < (2 + COPIES) * COPIES, other=0.0)
+    logits = base + raw * inverse_rms[None, :] * scale
+    gates = tl.sigmoid(logits)
+    tl.store(pre_pointer + number * COPIES + place, gates + hc_eps, mask=real & (place < COPIES))
+    is_post = (place >= COPIES) & (place < 2 * COPIES)
+    tl.store(post_pointer + number * COPIES + place - COPIES, gates * 2.0, mask=real & is_post)
+    comb = comb_pointer + number * (COPIES * COPIES) + place - 2 * COPIES
+    tl.store(comb, logits, mask=real & (place >= 2 * COPIES))
+
+
+@triton.jit
+def _divide_by_sums(matrix, eps, COPIES: tl.constexpr):
+    """The transposed matrix, each of its rows divided by its sum."""
+    out = ()
+    for row in tl.static_range(COPIES):
+        total = matrix[row]
+        for column in tl.static_range(1, COPIES):
+            total += matrix[column * COPIES + row]
+        inverse = 1.0 / (total + eps)
+        for column in tl.static_range(COPIES):
+            out = out + (matrix[column * COPIES + row] * inverse,)  # noqa: RUF005
+    return out
+
+
+@triton.jit
+def balance(comb_pointer, row, rows, hc_eps, COPIES: tl.constexpr, ITERATIONS: tl.constexpr):
+    """Sinkhorn's iterations on the logits in `comb` `[rows, COPIES, COPIES]`, in place.
+
+    A thread holds the whole matrix of its row. A tile of matrices spreads each over several threads, and
+    their exchanges, two a half-step, took four times as long as the arithmetic.
+    """
+    here = row < rows
+    base = comb_pointer + row.to(tl.int64) * (COPIES * COPIES)
+    matrix = ()
+    for source in tl.static_range(COPIES):
+        logits = ()
+        for destination in tl.static_range(COPIES):
+            place = base + (source * COPIES + destination)
+            logits = logits + (tl.load(place, mask=here, other=0.0),)  # noqa: RUF005
+        top = logits[0]
+        for destination in tl.static_range(1, COPIES):
+            top = tl.maximum(top, logits[destination])
+        exponents = ()
+        for destination in tl.static_range(COPIES):
+            exponents = exponents + (tl.exp(logits[destination] - top),)  # noqa: RUF005
+        total = exponents[0]
+        for destination in tl.static_range(1, COPIES):
+            total += exponents[destination]
+        inverse = 1.0 / total
+        for destination in tl.static_range(COPIES):
+            matrix = matrix + (exponents[destination] * inverse + hc_eps,)  # noqa: RUF005
+    matrix = _divide_by_sums(matrix, hc_eps, COPIES)
+    for _ in range(ITERATIONS - 1):
+        matrix = _divide_by_sums(matrix, hc_eps, COPIES)
+        matrix = _divide_by_sums(matrix, hc_eps, COPIES)
+    # After an odd number of transpositions the destination is the first index.
+    for destination in tl.static_range(COPIES):
+        for source in tl.static_range(COPIES):
+            value = matrix[destination * COPIES + source]
+            tl.store(base + (source * COPIES + destination), value, mask=here)

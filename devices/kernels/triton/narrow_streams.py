@@ -1,0 +1,146 @@
+"""Opening a sublayer where a program holds whole rows: hyper-connections of small models in one launch.
+
+A decode step of a small model is a chain of short kernels, so what counts is the time of one program from its
+first load to its last store, not the work of all. A program takes a few rows. It asks for all mix weights
+first; while they are on their way it mixes the streams, norms the next input and writes both. Products are
+plain multiply-adds: matrix units would want tiles of sixteen rows, which leaves most of the chip idle, and a
+passage through shared memory for every factor. They read the streams again, a vector a row, which every warp
+can have where its weights are; a tile of rows would be laid out its own way and drag the weights along.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .mixing import balance, store_logits
+
+
+@triton.jit
+def _mix_and_read(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    norm_pointer,
+    normed_pointer,
+    row,
+    rows,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Write new streams and the normed input of a tile of rows; return `1 / rms` of each row's streams."""
+    narrow: tl.constexpr = normed_pointer.dtype.element_ty
+    number, column = row.to(tl.int64), tl.arange(0, WIDTH)
+    here = row < rows
+    inside = here[:, None] & (column < DIM)[None, :]
+    cell = number[:, None] * (COPIES * DIM) + column[None, :]
+    sources = ()
+    for source in tl.static_range(COPIES):
+        stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0).to(tl.float32)
+        sources = sources + (stream,)  # noqa: RUF005
+    place = number[:, None] * DIM + column[None, :]
+    # Loads first: none is moved up past a store.
+    pres = ()
+    for copy in tl.static_range(COPIES):
+        pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
+        pres = pres + (pre[:, None],)  # noqa: RUF005
+    norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
+    mixed = sources
+    if EXPANDS:
+        written = tl.load(output_pointer + place, mask=inside, other=0.0).to(tl.float32)
+        mixed = ()
+        for copy in tl.static_range(COPIES):
+            factor = tl.load(post_pointer + number * COPIES + copy, mask=here, other=0.0)
+            new = factor[:, None] * written
+            for source in tl.static_range(COPIES):
+                at = comb_pointer + (number * COPIES + source) * COPIES + copy
+                new += tl.load(at, mask=here, other=0.0)[:, None] * sources[source]
+            mixed = mixed + (new.to(narrow).to(tl.float32),)  # noqa: RUF005
+    read = tl.zeros((row.shape[0], WIDTH), tl.float32)
+    squares = tl.zeros((row.shape[0], WIDTH), tl.float32)
+    for copy in tl.static_range(COPIES):
+        if EXPANDS:
+            tl.store(new_pointer + cell + copy * DIM, mixed[copy].to(narrow), mask=inside)
+        read += pres[copy] * mixed[copy]
+        squares += mixed[copy] * mixed[copy]
+    read = read.to(narrow).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(read * read, axis=1) / DIM + norm_eps)
+    tl.store(normed_pointer + place, (read * inverse[:, None] * norm[None, :]).to(narrow), mask=inside)
+    return tl.rsqrt(tl.sum(squares, axis=1) / (COPIES * DIM) + norm_eps)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def open_narrow(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    pre_out_pointer,
+    post_out_pointer,
+    comb_out_pointer,
+    rows,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """WIDTH holds a row's columns; weights come in pieces of COLUMNS."""
+    tl.static_assert(ROWS == 4)
+    chunks: tl.constexpr = (DIM + COLUMNS - 1) // COLUMNS
+    column = tl.arange(0, COLUMNS)
+    coefficient = tl.arange(0, PADDED)[:, None]
+    weights = ()
+    for chunk in tl.static_range(chunks):
+        place = chunk * COLUMNS + column
+        for copy in tl.static_range(COPIES):
+            at = weight_pointer + coefficient * (COPIES * DIM) + copy * DIM + place[None, :]
+            real = (coefficient < (2 + COPIES) * COPIES) & (place < DIM)[None, :]
+            weights = weights + (tl.load(at, mask=real, other=0.0),)  # noqa: RUF005
+    tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    inverse_rms = _mix_and_read(
+        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, norm_pointer,
+        normed_pointer, row, rows, norm_eps, DIM, COPIES, EXPANDS, WIDTH,
+    )  # fmt: skip
+    mixed_pointer = streams_pointer
+    if EXPANDS:
+        mixed_pointer = new_pointer
+        tl.debug_barrier()  # what follows reads what other threads of this program have written
+    sums = ()
+    for one in tl.static_range(ROWS):
+        number = (first + one).to(tl.int64)
+        products = tl.zeros((PADDED, COLUMNS), tl.float32)
+        for chunk in tl.static_range(chunks):
+            place = chunk * COLUMNS + column
+            for copy in tl.static_range(COPIES):
+                at = mixed_pointer + (number * COPIES + copy) * DIM + place
+                value = tl.load(at, mask=(place < DIM) & (number < rows), other=0.0).to(tl.float32)
+                products += value[None, :] * weights[chunk * COPIES + copy]
+        sums = sums + (tl.sum(products, axis=1),)  # noqa: RUF005
+    raw = tl.reshape(tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3])), (PADDED, ROWS))
+    store_logits(
+        raw, inverse_rms, row, rows, base_pointer, scale_pointer, pre_out_pointer, post_out_pointer,
+        comb_out_pointer, hc_eps, COPIES, PADDED,
+    )  # fmt: skip
+    tl.debug_barrier()
+    balance(comb_out_pointer, row, rows, hc_eps, COPIES, ITERATIONS)
