@@ -19,7 +19,7 @@ from tests.unit.test_processing import newcomer
 
 DRAFTS = 2
 SLOTS = 10
-DECODES, PROMPTS = 6, 2
+DECODES, PROMPTS = 5, 1
 
 
 class Case(NamedTuple):

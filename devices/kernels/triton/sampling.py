@@ -7,7 +7,9 @@ would compile a kernel anew for one prompt, for sixteen, and for other numbers o
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from ..reference.sampling.tables import NO_TOKEN, DrawnTokens, SampledSequences, SamplingTables
 from .sampling_rows import draw_whole_rows
+from .sampling_split import collect_candidates, finish_rows, rank_groups, scan_tiles, weigh_levels
 
 WHOLE = 8192
 """Vocabularies up to here are a row a program."""
@@ -31,6 +34,43 @@ _WIDTHS = ("bias_width", "allowed_width", "words_width", "reach", "ends_width")
 _make: Any = namedtuple
 _Tables: Any = _make("_Tables", (*SamplingTables._fields, *_WIDTHS))
 """The tables and how wide their lists are."""
+
+
+class Split(NamedTuple):
+    """How a row is taken apart."""
+
+    tile: int  # tokens a program scans
+    group: int  # tokens whose maximum may become a level
+    room: int  # candidates that are listed
+    resident: int  # candidates that stay in registers while a row is decided
+
+
+SPLIT = Split(tile=4096, group=512, room=16384, resident=2048)
+
+
+class _Parts(NamedTuple):
+    """Of every tile `[rows, tiles]`."""
+
+    peak: Tensor
+    token: Tensor
+    score: Tensor
+    candidate: Tensor
+
+
+class _RowState(NamedTuple):
+    """Of every row and job."""
+
+    peak: Tensor  # [rows, 2]
+    number: Tensor  # [rows, 2] int32, candidates
+    levels: Tensor  # [rows, 2, levels]
+
+
+class _Weights(NamedTuple):
+    """Of every row, job and tile."""
+
+    total: Tensor  # [rows, 2, tiles] int64
+    number: Tensor  # [rows, 2, tiles, levels] int32, tokens above
+    mass: Tensor  # [rows, 2, tiles, levels] float32
 
 
 class Shared(NamedTuple):
@@ -86,21 +126,77 @@ def draw_into(
         logits if allowed_bits is None else allowed_bits,
         logits.new_empty(count * places, vocab),
     )
-    alternatives = -1 if drawn.top_logprobs is None else drawn.top_logprobs.shape[2]
+    written = _pointers(drawn, logits)
+    sizes = {
+        "VOCAB": vocab,
+        "PLACES": places,
+        "ALTERNATIVES": -1 if drawn.top_logprobs is None else drawn.top_logprobs.shape[2],
+    }
+    edits = {
+        "DRAFTS": drafts.shape[1],
+        "HAS_BITS": allowed_bits is not None,
+        "ALLOWED_TILE": allowed_tile(tables),
+    }
+    if vocab > WHOLE:
+        _draw_split(logits, shared, written, sizes, edits, SPLIT)
+        return
     draw_whole_rows[(count * places,)](
         logits,
         *shared,
-        _pointers(drawn, logits),
-        VOCAB=vocab,
-        PLACES=places,
-        DRAFTS=drafts.shape[1],
-        HAS_BITS=allowed_bits is not None,
-        ALTERNATIVES=alternatives,
+        written,
+        **sizes,
+        **edits,
         SCALE=mass_scale(vocab),
-        ALLOWED_TILE=allowed_tile(tables),
         BLOCK=triton.next_power_of_2(vocab),
         num_warps=8,
     )
+
+
+def _draw_split(
+    logits: Tensor,
+    shared: Shared,
+    drawn: DrawnTokens,
+    sizes: dict[str, int],
+    edits: dict[str, Any],
+    split: Split,
+) -> None:
+    """Five launches over tiles of the vocabulary."""
+    vocab = sizes["VOCAB"]
+    count, tiles = drawn.tokens.numel(), triton.cdiv(vocab, split.tile)
+    used = tiles * (split.tile // split.group)
+    lanes, shape = triton.next_power_of_2(used), (count, tiles)
+    integers = partial(torch.empty, dtype=torch.int32, device=logits.device)
+    parts = _Parts(logits.new_empty(shape), integers(shape), logits.new_empty(shape), integers(shape))
+    groups = logits.new_empty(count, 2, lanes)
+    rows = _RowState(logits.new_empty(count, 2), integers(count, 2), logits.new_empty(count, 2, 16))
+    cells = (count, 2, tiles)
+    weights = _Weights(drawn.tokens.new_empty(cells), integers(*cells, 16), logits.new_empty(*cells, 16))
+    listed = integers(count, 2, split.room)
+    where = shared[:4]
+    jobs = 1 if sizes["ALTERNATIVES"] < 0 else 2
+    cuts = {"TILES": tiles, "TILE_LANES": triton.next_power_of_2(tiles)}
+    scale, tables, scratch = mass_scale(vocab), shared.tables, shared.scratch
+    scan_tiles[(count, tiles)](
+        logits, *shared, parts, groups, **sizes, **edits, GROUP=split.group, GROUPS=lanes, BLOCK=split.tile,
+        num_warps=8,
+    )  # fmt: skip
+    rank_groups[(count,)](
+        *where, tables, parts, groups, torch.empty_like(groups), rows, drawn, **sizes, **cuts, USED=used,
+        GROUPS=lanes, STEP=math.log2(used) / 15, num_warps=4,
+    )  # fmt: skip
+    weigh_levels[(count, tiles, jobs)](
+        logits, *where, tables, scratch, rows, weights, drawn, **sizes, SCALE=scale, BLOCK=split.tile,
+        num_warps=8,
+    )  # fmt: skip
+    cuts["ROOM"] = split.room
+    collect_candidates[(count, tiles, jobs)](
+        logits, *where, tables, scratch, rows, weights, drawn, listed, **sizes, **cuts, SCALE=scale,
+        BLOCK=split.tile, num_warps=8,
+    )  # fmt: skip
+    finish_rows[(count,)](
+        logits, *where, tables, scratch, rows, weights, drawn, listed, **sizes, **cuts, SCALE=scale,
+        BLOCK=split.resident, num_warps=8,
+    )  # fmt: skip
 
 
 def allowed_tile(tables: SamplingTables) -> int:

@@ -46,11 +46,11 @@ def draw_row(
             total = tl.sum(tl.where(inside, masses(y, peak, SCALE), 0))
             top_k, top_p = tl.load(tables.top_k + slot).to(tl.int32), tl.load(tables.top_p + slot)
             threshold, last = threshold_of(
-                y, ids, inside, ids, ids, VOCAB, peak, total, top_k, top_p, VOCAB, SCALE, False, False, BLOCK
+                y, ids, inside, ids, ids, VOCAB, False, peak, total, top_k, top_p, VOCAB, SCALE, False, BLOCK
             )
             min_p = tl.load(tables.min_p + slot)
             token, weight = draw_kept(
-                y, ids, inside, ids, ids, VOCAB, key, threshold, last, peak, min_p, SCALE, False, False, BLOCK
+                y, ids, inside, ids, ids, VOCAB, False, key, threshold, last, peak, min_p, SCALE, False, BLOCK
             )
         else:
             _, token = best_score(y, ids, inside, key)
@@ -67,8 +67,8 @@ def report_row(
     tl.store(logprob, tl.sum(tl.where(ids == token, y, 0.0)) - peak - log_total)
     if ALTERNATIVES > 0:
         report_best(
-            y, ids, ids < VOCAB, ids, ids, VOCAB, threshold, last, min_p, peak, log_total, top, top_ids,
-            ALTERNATIVES, False, False, BLOCK,
+            y, ids, ids < VOCAB, ids, ids, VOCAB, False, threshold, last, min_p, peak, log_total,
+            top, top_ids, ALTERNATIVES, False, BLOCK,
         )  # fmt: skip
 
 

@@ -28,20 +28,18 @@ def masses(values, peak, SCALE: tl.constexpr):
 
 
 @triton.jit
-def more_candidates(source, listed, start, count, LISTED: tl.constexpr, BLOCK: tl.constexpr):
+def more_candidates(source, listed, start, count, is_listed, BLOCK: tl.constexpr):
     """Values, ids and validity of candidates `start` to `start + BLOCK`; `listed` names them, or all are."""
     place = start + tl.arange(0, BLOCK)
     valid = place < count
-    ids = place
-    if LISTED:
-        ids = tl.load(listed + place, mask=valid, other=0)
+    ids = tl.where(is_listed, tl.load(listed + place, mask=valid & is_listed, other=0), place)
     return tl.load(source + ids, mask=valid, other=float("-inf")), ids, valid
 
 
 @triton.jit
 def _above(
-    keys, mass, valid, threshold, source, listed, count, peak,
-    SCALE: tl.constexpr, STREAMED: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
+    keys, mass, valid, threshold, source, listed, count, is_listed, peak,
+    SCALE: tl.constexpr, STREAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many candidates lie above a threshold, and their mass."""
     over = valid & (keys > threshold)
@@ -50,7 +48,7 @@ def _above(
     if STREAMED:
         start = BLOCK
         while start < count:
-            y, _, more = more_candidates(source, listed, start, count, LISTED, BLOCK)
+            y, _, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             over = more & (rising(y) > threshold)
             number += tl.sum(over.to(tl.int32))
             weight += tl.sum(tl.where(over, masses(y, peak, SCALE), 0))
@@ -60,15 +58,15 @@ def _above(
 
 @triton.jit
 def _tied(
-    keys, ids, valid, threshold, last_id, source, listed, count,
-    STREAMED: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
+    keys, ids, valid, threshold, last_id, source, listed, count, is_listed,
+    STREAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many candidates equal the threshold, ids up to `last_id`."""
     number = tl.sum((valid & (keys == threshold) & (ids <= last_id)).to(tl.int32))
     if STREAMED:
         start = BLOCK
         while start < count:
-            y, more_ids, more = more_candidates(source, listed, start, count, LISTED, BLOCK)
+            y, more_ids, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             number += tl.sum((more & (rising(y) == threshold) & (more_ids <= last_id)).to(tl.int32))
             start += BLOCK
     return number
@@ -76,8 +74,8 @@ def _tied(
 
 @triton.jit
 def threshold_of(
-    y, ids, valid, source, listed, count, peak, total, top_k, top_p,
-    VOCAB: tl.constexpr, SCALE: tl.constexpr, STREAMED: tl.constexpr, LISTED: tl.constexpr,
+    y, ids, valid, source, listed, count, is_listed, peak, total, top_k, top_p,
+    VOCAB: tl.constexpr, SCALE: tl.constexpr, STREAMED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(threshold, last id): kept are keys above the threshold, and equal ones up to the last id.
@@ -93,19 +91,9 @@ def threshold_of(
     while low < high:
         middle = (low + high) >> 1
         number, weight = _above(
-            keys,
-            mass,
-            valid,
-            middle.to(tl.int32),
-            source,
-            listed,
-            count,
-            peak,
-            SCALE,
-            STREAMED,
-            LISTED,
-            BLOCK,
-        )
+            keys, mass, valid, middle.to(tl.int32), source, listed, count, is_listed, peak,
+            SCALE, STREAMED, BLOCK,
+        )  # fmt: skip
         fits = ((top_k <= 0) | (number < top_k)) & ((top_p >= 1) | (weight <= limit))
         high = tl.where(fits, middle, high)
         low = tl.where(fits, low, middle + 1)
@@ -113,9 +101,9 @@ def threshold_of(
     last = tl.full((), VOCAB - 1, tl.int32)
     if by_count | by_mass:
         number, weight = _above(
-            keys, mass, valid, threshold, source, listed, count, peak, SCALE, STREAMED, LISTED, BLOCK
+            keys, mass, valid, threshold, source, listed, count, is_listed, peak, SCALE, STREAMED, BLOCK
         )
-        tied = _tied(keys, ids, valid, threshold, last, source, listed, count, STREAMED, LISTED, BLOCK)
+        tied = _tied(keys, ids, valid, threshold, last, source, listed, count, is_listed, STREAMED, BLOCK)
         each = tl.sum(masses(_value_of(threshold), peak, SCALE))
         room = tl.where(by_count, top_k - number, tied)
         fit = (limit - weight) // tl.maximum(each, 1) + 1
@@ -125,7 +113,9 @@ def threshold_of(
             while first < last:
                 middle = (first + last) >> 1
                 enough = (
-                    _tied(keys, ids, valid, threshold, middle, source, listed, count, STREAMED, LISTED, BLOCK)
+                    _tied(
+                        keys, ids, valid, threshold, middle, source, listed, count, is_listed, STREAMED, BLOCK
+                    )
                     >= room
                 )
                 last = tl.where(enough, middle, last)
@@ -149,8 +139,8 @@ def stays(y, ids, valid, threshold, last, peak, min_p):
 
 @triton.jit
 def draw_kept(
-    y, ids, valid, source, listed, count, key, threshold, last, peak, min_p,
-    SCALE: tl.constexpr, STREAMED: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
+    y, ids, valid, source, listed, count, is_listed, key, threshold, last, peak, min_p,
+    SCALE: tl.constexpr, STREAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(token, mass kept): the draw among the candidates that stay."""
     kept = stays(y, ids, valid, threshold, last, peak, min_p)
@@ -159,7 +149,7 @@ def draw_kept(
     if STREAMED:
         start = BLOCK
         while start < count:
-            more_y, more_ids, more = more_candidates(source, listed, start, count, LISTED, BLOCK)
+            more_y, more_ids, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             kept = stays(more_y, more_ids, more, threshold, last, peak, min_p)
             weight += tl.sum(tl.where(kept, masses(more_y, peak, SCALE), 0))
             score, candidate = best_score(more_y, more_ids, kept, key)
@@ -187,8 +177,8 @@ def _next_best(keys, ids, valid, key, last):
 
 @triton.jit
 def report_best(
-    y, ids, valid, source, listed, count, threshold, last, min_p, peak, log_total, top, top_ids,
-    ALTERNATIVES: tl.constexpr, STREAMED: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
+    y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, log_total, top, top_ids,
+    ALTERNATIVES: tl.constexpr, STREAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the best tokens and their log-probabilities, -inf for those that filters cut."""
     keys = rising(y)
@@ -198,7 +188,7 @@ def report_best(
         if STREAMED:
             start = BLOCK
             while start < count:
-                more_y, more_ids, more = more_candidates(source, listed, start, count, LISTED, BLOCK)
+                more_y, more_ids, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
                 other, other_id = _next_best(rising(more_y), more_ids, more, before, before_id)
                 wins = (other > best) | ((other == best) & (other_id < token))
                 best, token = tl.where(wins, other, best), tl.where(wins, other_id, token)

@@ -1,0 +1,352 @@
+"""Large vocabularies: a row is split over many programs, which agree on its candidates in five launches.
+
+Scan: edits, the best token of every tile, the maxima of groups of tokens. Rank: a program a row combines the
+tiles, which ends greedy and unfiltered rows, and sorts the group maxima of the others. Weigh: how many tokens
+lie above sixteen of these maxima and what mass they hold. Collect: above the highest maximum that surely
+keeps all that filters could keep and reports could show, tokens become candidates. Finish: a program a row
+decides among its candidates as `sampling_select.py` describes.
+
+The levels are maxima of the row itself, so they fit every scale of logits, and a level of rank r has at least
+r tokens above it and rarely twice as many. Rejected: one program a row from start to end (0.5 MB through one
+multiprocessor, again for each of 32 steps of a bisection). A row with more candidates than room is decided
+from the whole vocabulary, to the same result: thresholds are exact, however many candidates came along.
+
+Rows leave a launch at once where they have no work in it; tiles are as many however many rows there are, so a
+row's result does not depend on them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .sampling_edits import FILTER, PROCESSED, RANDOM, edited, sequence_rows
+from .sampling_noise import row_key
+from .sampling_rows import likeliest, write_nothing
+from .sampling_select import (
+    best_score,
+    draw_kept,
+    more_candidates,
+    report_best,
+    threshold_of,
+)
+
+_NO_ID = tl.constexpr(2147483647)
+_LEVELS = tl.constexpr(16)
+_MARGIN = tl.constexpr(1.00001)
+"""By how much a level's float mass must exceed the limit: its sum is that exact at least."""
+
+
+@triton.jit
+def _asked(tables, slot, work, job, ALTERNATIVES: tl.constexpr):
+    """Whether a row has job 0 (its filters, or a report of what it draws from) or 1 (the model's own)."""
+    reports = False
+    if ALTERNATIVES >= 0:
+        reports = tl.load(tables.logprobs + slot) >= 0
+    processed = reports & ((work & PROCESSED) != 0)
+    return tl.where(job == 0, ((work & FILTER) != 0) | processed, reports & ((work & PROCESSED) == 0))
+
+
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+def scan_tiles(
+    logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, parts, groups,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, ALLOWED_TILE: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows, tiles."""
+    program, tile, tiles = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    row, active, slot, output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    if active:
+        ids = tile * BLOCK + tl.arange(0, BLOCK)
+        inside = ids < VOCAB
+        raw = tl.load(logits + row * VOCAB + ids, mask=inside, other=float("-inf"))
+        work = tl.load(tables.work + slot)
+        output += first_place - tl.load(tables.origin + slot)
+        group = groups + program * 2 * GROUPS + tile * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+        if _asked(tables, slot, work, 1, ALTERNATIVES):
+            tl.store(group + GROUPS, _group_maxima(raw, GROUP, BLOCK))
+        own = scratch + program.to(tl.int64) * VOCAB
+        x = edited(
+            raw, ids, tile * BLOCK, row, slot, output, program % PLACES + first_place, work, tables, drafts,
+            bits, own, VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE,
+        )  # fmt: skip
+        peak, token, _ = likeliest(x, ids)
+        broken = tl.max(((x != x) | (x == float("inf"))).to(tl.int32)) > 0
+        at = program * tiles + tile
+        tl.store(parts.peak + at, tl.where(broken, float("inf"), peak))
+        tl.store(parts.token + at, token)
+        y = x
+        if (work & RANDOM) != 0:
+            y = tl.div_rn(x, tl.load(tables.temperature + slot))
+            if (work & FILTER) == 0:
+                key = row_key(tl.load(tables.seed + slot), tl.load(tables.choice + slot), output)
+                score, candidate = best_score(y, ids, inside, key)
+                tl.store(parts.score + at, score)
+                tl.store(parts.candidate + at, candidate)
+        if _asked(tables, slot, work, 0, ALTERNATIVES):
+            tl.store(own + ids, y, mask=inside)
+            tl.store(group, _group_maxima(y, GROUP, BLOCK))
+
+
+@triton.jit
+def _group_maxima(y, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    sane = tl.where(y == y, y, float("-inf"))
+    return tl.max(tl.reshape(sane, (BLOCK // GROUP, GROUP)), axis=1)
+
+
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+def rank_groups(
+    sequences, decodes, first_prompt_row, first_place, tables, parts, groups, ordered, rows, drawn,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, TILES: tl.constexpr,
+    TILE_LANES: tl.constexpr, USED: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows. Tokens of rows whose tiles say all, and the levels of the others."""
+    program = tl.program_id(0)
+    _row, active, slot, _output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    if active:
+        work = tl.load(tables.work + slot)
+        tile = tl.arange(0, TILE_LANES)
+        at, known = program * TILES + tile, tile < TILES
+        peaks = tl.load(parts.peak + at, mask=known, other=float("-inf"))
+        peak = tl.max(peaks)
+        finite = tl.abs(peak) < float("inf")
+        tokens = tl.load(parts.token + at, mask=known, other=_NO_ID)
+        token = tl.min(tl.where(known & (peaks == peak), tokens, _NO_ID))
+        if (work & RANDOM) != 0:
+            peak = tl.div_rn(peak, tl.load(tables.temperature + slot))
+            if (work & FILTER) == 0:
+                scores = tl.load(parts.score + at, mask=known, other=float("-inf"))
+                candidates = tl.load(parts.candidate + at, mask=known, other=_NO_ID)
+                best = tl.max(scores)
+                drawn_id = tl.min(tl.where(known & (scores == best), candidates, _NO_ID))
+                token = tl.where(finite, drawn_id, token)
+        token = tl.minimum(token, VOCAB - 1)
+        tl.store(drawn.tokens + program, token.to(tl.int64))
+        tl.store(drawn.finite + program, finite.to(tl.int8))
+        tl.store(rows.peak + program * 2, peak)
+        tl.store(rows.number + program * 2, 0)
+        tl.store(rows.number + program * 2 + 1, 0)
+        if _asked(tables, slot, work, 0, ALTERNATIVES):
+            _levels(groups, ordered, rows.levels, program * 2, USED, GROUPS, STEP)
+        if _asked(tables, slot, work, 1, ALTERNATIVES):
+            group = tl.arange(0, GROUPS)
+            own = groups + (program * 2 + 1) * GROUPS + group
+            tl.store(
+                rows.peak + program * 2 + 1, tl.max(tl.load(own, mask=group < USED, other=float("-inf")))
+            )
+            _levels(groups, ordered, rows.levels, program * 2 + 1, USED, GROUPS, STEP)
+    else:
+        write_nothing(drawn, program, ALTERNATIVES)
+
+
+@triton.jit
+def _levels(groups, ordered, levels, at, USED: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr):
+    """Order the group maxima by counting how many are better, and take those of rank 2^(i * STEP) - 1."""
+    group = tl.arange(0, GROUPS)
+    own = tl.load(groups + at * GROUPS + group, mask=group < USED, other=float("-inf"))
+    rank = tl.zeros((GROUPS,), tl.int32)
+    for start in range(0, GROUPS, 16):
+        other = start + tl.arange(0, 16)
+        values = tl.load(groups + at * GROUPS + other, mask=other < USED, other=float("-inf"))
+        better = (values[None, :] > own[:, None]) | (
+            (values[None, :] == own[:, None]) & (other[None, :] < group[:, None])
+        )
+        rank += tl.sum(better.to(tl.int32), axis=1)
+    tl.store(ordered + at * GROUPS + rank, own)
+    tl.debug_barrier()
+    level = tl.arange(0, _LEVELS)
+    wanted = tl.minimum((tl.exp2(level.to(tl.float32) * STEP)).to(tl.int32) - 1, USED - 1)
+    tl.store(levels + at * _LEVELS + level, tl.load(ordered + at * GROUPS + tl.maximum(wanted, 0)))
+
+
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+def weigh_levels(
+    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows, tiles, jobs. Tokens and mass of a tile above each level."""
+    program, tile, job = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, active, slot, _output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    if active & (tl.load(drawn.finite + program) != 0):
+        work = tl.load(tables.work + slot)
+        if _asked(tables, slot, work, job, ALTERNATIVES):
+            source = _source(logits, scratch, row, program, job, VOCAB)
+            y, _ids, inside = _tile(source, tile, VOCAB, BLOCK)
+            at = program * 2 + job
+            peak = tl.load(rows.peak + at)
+            shares = tl.exp(y - peak)
+            shares = tl.where(inside & (shares == shares), shares, 0.0)
+            cell = at * tl.num_programs(1) + tile
+            tl.store(weights.total + cell, tl.sum((shares * (2.0**SCALE)).to(tl.int64)))
+            for level in tl.static_range(_LEVELS):
+                above = inside & (y >= tl.load(rows.levels + at * _LEVELS + level))
+                tl.store(weights.number + cell * _LEVELS + level, tl.sum(above.to(tl.int32)))
+                tl.store(weights.mass + cell * _LEVELS + level, tl.sum(tl.where(above, shares, 0.0)))
+
+
+@triton.jit
+def _tile(source, tile, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+    ids = tile * BLOCK + tl.arange(0, BLOCK)
+    return tl.load(source + ids, mask=ids < VOCAB, other=float("-inf")), ids, ids < VOCAB
+
+
+@triton.jit
+def _source(logits, scratch, row, program, job, VOCAB: tl.constexpr):
+    """Where a job's distribution stands."""
+    own = scratch + program.to(tl.int64) * VOCAB
+    if job == 1:
+        own = logits + row * VOCAB
+    return own
+
+
+@triton.jit
+def _total(weights, at, TILES: tl.constexpr, TILE_LANES: tl.constexpr):
+    tile = tl.arange(0, TILE_LANES)
+    return tl.sum(tl.load(weights.total + at * TILES + tile, mask=tile < TILES, other=0))
+
+
+@triton.jit
+def _cut(
+    tables, rows, weights, slot, work, at, job, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr,
+    TILES: tl.constexpr, TILE_LANES: tl.constexpr,
+):  # fmt: skip
+    """The value from which on tokens are candidates."""
+    tile, level = tl.arange(0, TILE_LANES), tl.arange(0, _LEVELS)
+    cells = (at * TILES + tile[:, None]) * _LEVELS + level[None, :]
+    known = (tile < TILES)[:, None] & (level >= 0)[None, :]
+    count = tl.sum(tl.load(weights.number + cells, mask=known, other=0), axis=0)
+    mass = tl.sum(tl.load(weights.mass + cells, mask=known, other=0.0), axis=0)
+    levels = tl.load(rows.levels + at * _LEVELS + level)
+    shown = tl.full((), float("inf"), tl.float32)
+    if ALTERNATIVES > 0:
+        reports = tl.load(tables.logprobs + slot) >= 0
+        if reports & (tl.where(job == 0, PROCESSED, 0) == (work & PROCESSED)):
+            shown = tl.max(tl.where(count >= ALTERNATIVES, levels, float("-inf")))
+    kept = tl.full((), float("inf"), tl.float32)
+    if ((work & FILTER) != 0) & (job == 0):
+        top_k, top_p = tl.load(tables.top_k + slot), tl.load(tables.top_p + slot)
+        limit = top_p * _total(weights, at, TILES, TILE_LANES).to(tl.float32) * (0.5**SCALE) * _MARGIN
+        many = tl.max(tl.where((top_k > 0) & (count >= top_k), levels, float("-inf")))
+        heavy = tl.where(top_p < 1, tl.max(tl.where(mass > limit, levels, float("-inf"))), float("-inf"))
+        share = tl.load(tables.min_p + slot)
+        likely = tl.where(
+            share > 0, tl.load(rows.peak + at) + tl.log(tl.maximum(share, 1e-30)) - 0.001, float("-inf")
+        )
+        kept = tl.maximum(tl.maximum(many, heavy), likely)
+    return tl.minimum(shown, kept)
+
+
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+def collect_candidates(
+    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn, listed,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
+    TILES: tl.constexpr, TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows, tiles, jobs. In no order: what follows has none."""
+    program, tile, job = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, active, slot, _output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    if active & (tl.load(drawn.finite + program) != 0):
+        work = tl.load(tables.work + slot)
+        if _asked(tables, slot, work, job, ALTERNATIVES):
+            at = program * 2 + job
+            cut = _cut(tables, rows, weights, slot, work, at, job, SCALE, ALTERNATIVES, TILES, TILE_LANES)
+            source = _source(logits, scratch, row, program, job, VOCAB)
+            y, ids, inside = _tile(source, tile, VOCAB, BLOCK)
+            chosen = inside & (y >= cut)
+            number = tl.sum(chosen.to(tl.int32))
+            if number > 0:
+                first = tl.atomic_add(rows.number + at, number)
+                place = first + tl.cumsum(chosen.to(tl.int32)) - 1
+                tl.store(listed + at * ROOM + place, ids, mask=chosen & (place < ROOM))
+
+
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+def finish_rows(
+    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn, listed,
+    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
+    TILES: tl.constexpr, TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows. Filters, their draw, and the report."""
+    program = tl.program_id(0)
+    row, active, slot, output = sequence_rows(
+        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+    )
+    if active & (tl.load(drawn.finite + program) != 0):
+        work = tl.load(tables.work + slot)
+        token = tl.load(drawn.tokens + program).to(tl.int32)
+        job = tl.where(_asked(tables, slot, work, 1, ALTERNATIVES), 1, 0)
+        if _asked(tables, slot, work, 0, ALTERNATIVES):
+            at = program * 2
+            source = scratch + program.to(tl.int64) * VOCAB
+            count, is_listed = _candidates(rows, at, VOCAB, ROOM)
+            own = listed + at * ROOM
+            y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
+            peak, weight = tl.load(rows.peak + at), _total(weights, at, TILES, TILE_LANES)
+            threshold, last = tl.full((), -2147483648, tl.int32), tl.full((), VOCAB - 1, tl.int32)
+            min_p = tl.full((), 0.0, tl.float32)
+            if (work & FILTER) != 0:
+                top_k, top_p = tl.load(tables.top_k + slot).to(tl.int32), tl.load(tables.top_p + slot)
+                min_p = tl.load(tables.min_p + slot)
+                threshold, last = threshold_of(
+                    y, ids, valid, source, own, count, is_listed, peak, weight, top_k, top_p,
+                    VOCAB, SCALE, True, BLOCK,
+                )  # fmt: skip
+                position = output + first_place - tl.load(tables.origin + slot)
+                key = row_key(tl.load(tables.seed + slot), tl.load(tables.choice + slot), position)
+                token, weight = draw_kept(
+                    y, ids, valid, source, own, count, is_listed, key, threshold, last, peak, min_p,
+                    SCALE, True, BLOCK,
+                )  # fmt: skip
+                token = tl.minimum(token, VOCAB - 1)
+                tl.store(drawn.tokens + program, token.to(tl.int64))
+            if ALTERNATIVES >= 0:  # noqa: SIM102, the outer one is the compiler's
+                if (tl.load(tables.logprobs + slot) >= 0) & ((work & PROCESSED) != 0):
+                    _report(
+                        y, ids, valid, source, own, count, is_listed, threshold, last, min_p, peak, weight,
+                        token, drawn, program, SCALE, ALTERNATIVES, BLOCK,
+                    )  # fmt: skip
+        if ALTERNATIVES >= 0:  # noqa: SIM102
+            if job == 1:
+                at = program * 2 + 1
+                source = logits + row * VOCAB
+                count, is_listed = _candidates(rows, at, VOCAB, ROOM)
+                own = listed + at * ROOM
+                y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
+                threshold, last = tl.full((), -2147483648, tl.int32), tl.full((), VOCAB - 1, tl.int32)
+                _report(
+                    y, ids, valid, source, own, count, is_listed, threshold, last, 0.0,
+                    tl.load(rows.peak + at), _total(weights, at, TILES, TILE_LANES), token, drawn, program,
+                    SCALE, ALTERNATIVES, BLOCK,
+                )  # fmt: skip
+
+
+@triton.jit
+def _candidates(rows, at, VOCAB: tl.constexpr, ROOM: tl.constexpr):
+    """(how many, whether they are listed); all tokens where the list had no room."""
+    count = tl.load(rows.number + at)
+    return tl.where(count > ROOM, VOCAB, count), count <= ROOM
+
+
+@triton.jit
+def _report(
+    y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, weight, token, drawn,
+    program, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    log_total = tl.log(weight.to(tl.float32) * (0.5**SCALE))
+    tl.store(drawn.logprobs + program, tl.load(source + token) - peak - log_total)
+    if ALTERNATIVES > 0:
+        report_best(
+            y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, log_total,
+            drawn.top_logprobs + program * ALTERNATIVES, drawn.top_tokens + program * ALTERNATIVES,
+            ALTERNATIVES, True, BLOCK,
+        )  # fmt: skip
