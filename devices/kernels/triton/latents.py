@@ -27,54 +27,6 @@ from .launching import power_of_two
 
 
 @triton.jit
-def _open_latent(
-    projected,
-    norm_pointer,
-    latent_pointer,
-    eps,
-    RANK: tl.constexpr,
-    RANK_PAIRS: tl.constexpr,
-    FORM: tl.constexpr,
-):
-    pair = tl.arange(0, RANK_PAIRS)
-    inside = pair < RANK // 2
-    even, odd = load_pairs(projected, pair, inside)
-    even_weight, odd_weight = load_pairs(norm_pointer, pair, inside)
-    even, odd = norm_pairs(even, odd, even_weight, odd_weight, eps, RANK)
-    even, odd = round_pairs(narrowed(even, latent_pointer), narrowed(odd, latent_pointer), FORM)
-    store_pairs(latent_pointer, pair, inside, even, odd)
-
-
-@triton.jit
-def _open_key(
-    projected,
-    norm_pointer,
-    turns,
-    pool_pointer,
-    store_pointer,
-    staged,
-    eps,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    STORE: tl.constexpr,
-):
-    pair = tl.arange(0, DIM // 2)
-    inside = pair < DIM // 2
-    even, odd = load_pairs(projected, pair, inside)
-    even_weight, odd_weight = load_pairs(norm_pointer, pair, inside)
-    even, odd = norm_pairs(even, odd, even_weight, odd_weight, eps, DIM)
-    even, odd = narrowed(even, pool_pointer), narrowed(odd, pool_pointer)
-    cos, sin = turn_factors(turns, pair, ROTARY, DIM)
-    even, odd = turn_pairs(even, odd, cos, sin)
-    even, odd = round_pairs(narrowed(even, pool_pointer), narrowed(odd, pool_pointer), FORM)
-    store_pairs(pool_pointer + staged * DIM, pair, inside, even, odd)
-    if STORE:
-        place = tl.load(store_pointer).to(tl.int64)
-        store_pairs(pool_pointer + place * DIM, pair, inside, even, odd)
-
-
-@triton.jit
 def _open_query(
     projected_pointer,
     norm_pointer,
