@@ -34,7 +34,7 @@ def draw(judged: Mapping[str, Judgements], lines: Mapping[str, Sequence[Line]], 
         axes.set_xlabel("confidence", fontsize=8)
         if place == 0:
             axes.set_ylabel("accepted", fontsize=8)
-        axes.legend(fontsize=6.5, loc="upper left", frameon=False)
+        axes.legend(fontsize=6.5, loc="lower right", frameon=False)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
