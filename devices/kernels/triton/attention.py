@@ -182,6 +182,72 @@ def _attend(
 
 
 @triton.jit
+def _attend_few(
+    query_pointer,
+    turns_pointer,
+    window_pointer,
+    window_places_pointer,
+    entry_pointer,
+    entry_places_pointer,
+    sink_pointer,
+    out_pointer,
+    scale,
+    HEADS: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    MATRIX: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):
+    """All heads of a row over all of its keys at once, where they are no more than a tile.
+
+    Keys of both pools come in one gather, so nothing waits for a loop. Float32 products are summed by hand:
+    the matrix units do not have them, and a product of so few heads would be padded to twice its size.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.arange(0, HEADS_PADDED)
+    column = tl.arange(0, DIM)
+    number = tl.arange(0, KEYS)
+    of_window = number < WINDOW
+    place = tl.load(window_places_pointer + row * WINDOW + number, mask=of_window, other=-1).to(tl.int64)
+    cells = window_pointer + place[:, None] * DIM + column[None, :]
+    keys = tl.load(cells, mask=(place >= 0)[:, None], other=0.0)
+    seen = place >= 0
+    if ENTRIES > 0:
+        entry = number - WINDOW
+        of_entries = (entry >= 0) & (entry < ENTRIES)
+        chosen = tl.load(entry_places_pointer + row * ENTRIES + entry, mask=of_entries, other=-1).to(tl.int64)
+        cells = entry_pointer + chosen[:, None] * DIM + column[None, :]
+        entry_keys = tl.load(cells, mask=(chosen >= 0)[:, None], other=0.0)
+        keys = tl.where(of_window[:, None], keys, entry_keys)
+        seen = seen | (chosen >= 0)
+    turns = turns_pointer + row * ROTARY
+    query = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
+    if MATRIX:
+        scores = dot(query, tl.trans(keys), tl.zeros([HEADS_PADDED, KEYS], tl.float32), ASSEMBLY)
+    else:
+        scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)
+    scores = tl.where(seen[None, :], scores * scale, -float("inf"))
+    top = tl.maximum(tl.max(scores, axis=1), _LOWEST)
+    weights = tl.exp(scores - top[:, None])
+    total = tl.sum(weights, axis=1)
+    if MATRIX:
+        value = dot(weights.to(keys.dtype), keys, tl.zeros([HEADS_PADDED, DIM], tl.float32), ASSEMBLY)
+    else:
+        value = tl.sum(weights[:, :, None] * keys[None, :, :], axis=1)
+    inside = head < HEADS
+    sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
+    out = out_pointer + row * (HEADS * DIM)
+    shares = value * _final_factor(top, total, sink)[:, None]
+    cells = out + head[:, None] * DIM + column[None, :]
+    tl.store(cells, shares.to(out_pointer.dtype.element_ty), mask=inside[:, None])
+    _turn_back(out, turns, head, HEADS, DIM, ROTARY)
+
+
+@triton.jit
 def _final_factor(top, total, sink):
     """What the sum of values is multiplied with; the sink joins the denominator last. Relative to the larger
     of both maxima neither term overflows, and a row without keys gives zero."""
@@ -258,10 +324,21 @@ def attend(
         entry_places = entry_index.places.contiguous()
         entries = entry_places.shape[1]
     window = window_places.shape[1]
+    rotary = turns_rows_dim.shape[1]
+    few = power_of_two(max(window + entries, 16))
+    rounds = query.element_size() == 2
+    if few <= 64 and dim <= 128 and heads <= 16 and rounds == round_probabilities:
+        _attend_few[(rows,)](
+            query, turns_rows_dim, window_pool, window_places,
+            window_pool if entry_pool is None else entry_pool, entry_places, sink_heads, out, scale,
+            HEADS=heads, HEADS_PADDED=max(power_of_two(heads), 16 if rounds else 1), DIM=dim, ROTARY=rotary,
+            WINDOW=window, ENTRIES=entries, KEYS=few, MATRIX=rounds, ASSEMBLY=not INTERPRETED,
+            num_warps=4 if rounds else 8,
+        )  # fmt: skip
+        return out
     head_block, tile, warps, stages = _blocks(heads, dim, query.element_size(), round_probabilities)
     splits = _splits(rows, -(-window // tile) + -(-entries // tile))
     parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
-    rotary = turns_rows_dim.shape[1]
     _attend[(triton.cdiv(heads, head_block), splits, rows)](
         query, turns_rows_dim, window_pool, window_places, window_pool if entry_pool is None else entry_pool,
         entry_places, sink_heads, out, *parts, scale, HEADS=heads, DIM=dim, ROTARY=rotary, WINDOW=window,

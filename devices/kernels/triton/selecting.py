@@ -1,10 +1,10 @@
 """The exact best of many scores, ties to the lower number, in ascending order of numbers.
 
-Scores become integers of the same order. A program holds up to `CHUNK` of them in registers and finds the
-count-th largest by setting its bits one after another, each time counting how many are as large: thirty-two
-counts, no sorting, no atomics. What is larger is chosen; of what is equal, the first ones. Longer lists are
-cut into chunks: each leaves its own best to a next launch, until one chunk holds them all. That is exact, and
-since every chunk but the last is full, what the chunks leave is again a list without holes.
+Scores become integers of the same order. A program holds up to `CHUNK` of them in registers and searches the
+range of values for one that separates the best from the rest, by counting how many reach it: no sorting, no
+atomics. What is larger is chosen; of what is equal, the first ones. Longer lists are cut into chunks: each
+leaves its own best to a next launch, until one chunk holds them all. That is exact, and since every chunk but
+the last is full, what the chunks leave is again a list without holes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,34 @@ def _ordered(score):
 
 
 @triton.jit
-def _threshold(keys, count):
-    """The largest number that at least `count` keys reach."""
-    found = tl.full([1], 0, tl.uint32)
-    for step in range(32):
-        trial = found | (tl.full([1], 1, tl.uint32) << (31 - step))
-        reached = tl.sum((keys >= trial).to(tl.int32), axis=0)
-        found = tl.where(reached >= count, trial, found)
-    return found
+def _threshold(keys, inside, count):
+    """A number that separates the `count` largest keys from the others: fewer than `count` keys are above
+    it, and `count` or more reach it.
+
+    The range between the smallest and the largest key is quartered until that is so. The three counts of a
+    round share one sum, 21 bits each. Where exactly `count` keys reach a trial, the search is over: for
+    distinct scores that is after about half as many rounds as the bits of the range.
+    """
+    low = tl.min(tl.where(inside, keys, 0xFFFFFFFF), axis=0).to(tl.int64)
+    high = tl.max(keys, axis=0).to(tl.int64)
+    while low < high:
+        width = high - low
+        first = low + (width + 3) // 4
+        second = low + (width + 1) // 2
+        third = low + (3 * width + 3) // 4
+        reached = (keys >= first.to(tl.uint32)).to(tl.int64)
+        reached += (keys >= second.to(tl.uint32)).to(tl.int64) << 21
+        reached += (keys >= third.to(tl.uint32)).to(tl.int64) << 42
+        counts = tl.sum(reached, axis=0)
+        of_first, of_second, of_third = counts & 0x1FFFFF, (counts >> 21) & 0x1FFFFF, counts >> 42
+        bottom = tl.where(of_third >= count, third, tl.where(of_second >= count, second, first))
+        bottom = tl.where(of_first >= count, bottom, low)
+        top = tl.where(of_first < count, first, tl.where(of_second < count, second, third)) - 1
+        top = tl.where(of_third >= count, high, top)
+        met = tl.where(of_third >= count, of_third, tl.where(of_second >= count, of_second, of_first))
+        low = bottom
+        high = tl.where(met == count, bottom, top)
+    return low.to(tl.uint32)
 
 
 @triton.jit
@@ -104,16 +124,20 @@ def select_best(
         else:
             keys = tl.load(keys_pointer + cell, mask=inside, other=0).to(tl.uint32, bitcast=True)
             item = tl.load(numbers_pointer + cell, mask=inside, other=0)
-        taken = inside
+        # Minus infinity is never chosen in the end.
+        threshold = tl.full([], 0x007FFFFF if LAST else 0, tl.uint32)
         if here > COUNT:
-            threshold = _threshold(keys, COUNT)
-            above = keys > threshold
-            equal = (keys == threshold) & inside
-            wanted = COUNT - tl.sum(above.to(tl.int32), axis=0)
-            taken = above | (equal & (tl.cumsum(equal.to(tl.int32), axis=0) <= wanted))
+            threshold = tl.maximum(threshold, _threshold(keys, inside, COUNT))
+        above = (keys > threshold) & inside
+        equal = (keys == threshold) & inside
         if LAST:
-            taken = taken & (keys > 0x007FFFFF)  # minus infinity is never chosen
-        place = tl.cumsum(taken.to(tl.int32), axis=0) - 1
+            equal = equal & (threshold > 0x007FFFFF)
+        # Both running counts in one scan: what stands above the threshold, and the first of its equals.
+        running = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), axis=0)
+        wanted = COUNT - tl.sum(above.to(tl.int32), axis=0)
+        equals = running >> 16
+        taken = above | (equal & (equals <= wanted))
+        place = (running & 0xFFFF) + tl.minimum(equals, wanted) - 1
         if LAST:
             if MODE == LISTED:
                 block = tl.load(chosen_pointer + row * CANDIDATES + item // SIZE, mask=taken, other=0)
