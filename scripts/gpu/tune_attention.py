@@ -3,7 +3,7 @@
     python scripts/gpu/tune_attention.py ROWS HEADS,TILE,WARPS,STAGES,SPLITS ...
     python scripts/gpu/tune_attention.py index
 
-The first prints the time of every variant at that number of rows (64 heads of 512, 128 + 512 keys); the second
+The first prints the time of every variant at that many rows (64 heads of 512, 128 + 512 keys); the second
 the parts of a choice of entries: scores for several heights and warps, selection for several chunks.
 """
 
