@@ -90,6 +90,10 @@ def _last_slope(sizes: Float64s, times: Float64s) -> float:
     return float((times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))
 
 
+_Kind = tuple[int, int, bool]
+"""Of a step: sequences, rows, whether it drafted."""
+
+
 class CostModel:
     """A curve with what running steps taught. Times are seconds of whole decode steps on the device."""
 
@@ -103,8 +107,9 @@ class CostModel:
         self.slope = 0.0  # seconds a row on top of that
         self._overheads: dict[int, float] = {}  # by sequences
         self._overhead = 0.0  # where nothing is known of so many sequences
-        self._drafts: dict[int, float] = {}
-        self._seen: dict[tuple[int, int, bool], deque[float]] = {}  # (sequences, rows, drafting): seconds
+        self._drafts: dict[int, float] = {}  # what drafting for so many sequences takes: curve, or learned
+        self._learned_drafts: dict[int, float] = {}
+        self._seen: dict[_Kind, deque[float]] = {}
         self._observed = 0
         self._asked: tuple[int, int, int, bool] | None = None
         self._answer = self._base
@@ -138,13 +143,12 @@ class CostModel:
 
     def _constant(self, sequences: int, drafting: bool) -> float:
         overhead = self._overheads.get(sequences, self._overhead)
-        return overhead + self.scale * self._draft(sequences) if drafting else overhead
-
-    def _draft(self, sequences: int) -> float:
-        known = self._drafts.get(sequences)
-        if known is None:
-            known = self._drafts[sequences] = self.curve.draft(sequences)
-        return known
+        if not drafting:
+            return overhead
+        learned = self._drafts.get(sequences)
+        if learned is None:
+            learned = self._drafts[sequences] = self.scale * self.curve.draft(sequences)
+        return overhead + learned
 
     def observe(self, rows: int, sequences: int, seconds: float, *, drafting: bool) -> None:
         """Learns from a step that did nothing but decode."""
@@ -162,16 +166,20 @@ class CostModel:
             self._correct()
 
     def _correct(self) -> None:
-        """The slope is the median of the slopes between two sizes at one number of sequences; what is left at
-        that number is its overhead."""
+        """Steps without drafts say what a step costs, those with them what drafting adds to that.
+
+        The slope is the median of the slopes between two sizes of one kind; what is left at some number of
+        sequences is its overhead.
+        """
         typical = {kind: median(times) for kind, times in self._seen.items() if len(times) >= ENOUGH}
         if not typical:
             return
-        curve = {(n, rows, d): float(self._base[rows]) + d * self._draft(n) for n, rows, d in typical}
-        self.scale = min(1.0, median(typical[kind] / curve[kind] for kind in typical))
-        residuals: dict[int, list[tuple[int, float]]] = {}
+        plain = {kind: seconds for kind, seconds in typical.items() if not kind[2]}
+        curve = {kind: self._curve_of(kind) for kind in typical}
+        self.scale = min(1.0, median(seconds / curve[kind] for kind, seconds in (plain or typical).items()))
+        residuals: dict[tuple[int, bool], list[tuple[int, float]]] = {}
         for kind, seconds in typical.items():
-            residuals.setdefault(kind[0], []).append((kind[1], seconds - self.scale * curve[kind]))
+            residuals.setdefault((kind[0], kind[2]), []).append((kind[1], seconds - self.scale * curve[kind]))
         slopes = [
             (right - left) / (more - fewer)
             for points in residuals.values()
@@ -179,13 +187,34 @@ class CostModel:
         ]
         if slopes:
             self.slope = median(slopes)
-        self._overheads = {
-            sequences: median(left - self.slope * rows for rows, left in points)
-            for sequences, points in residuals.items()
+        overheads = {
+            kind: median(left - self.slope * rows for rows, left in points)
+            for kind, points in residuals.items()
         }
+        self._overheads = {
+            sequences: overheads[sequences, drafting]
+            for sequences, drafting in sorted(overheads, reverse=True)
+        }  # of both kinds the one without drafts stays
         self._overhead = median(self._overheads.values())
-        self._asked = None
         self._table = np.maximum.accumulate(self.scale * self._base + self.slope * self._numbers)
+        self._correct_drafts({sequences for sequences, _, _ in plain})
+        self._asked = None
+
+    def _correct_drafts(self, known: set[int]) -> None:
+        """Where steps without drafts are known, the rest of those with drafts is what drafting takes."""
+        left: dict[int, list[float]] = {}
+        for (sequences, rows, drafting), times in self._seen.items():
+            if drafting and sequences in known:
+                plain = float(self._table[rows]) + self._overheads[sequences]
+                left.setdefault(sequences, []).extend(seconds - plain for seconds in times)
+        for sequences, extra in left.items():
+            if len(extra) >= ENOUGH:
+                self._learned_drafts[sequences] = max(median(extra), 0.0)
+        self._drafts = dict(self._learned_drafts)  # the others anew, by the present scale
+
+    def _curve_of(self, kind: _Kind) -> float:
+        sequences, rows, drafting = kind
+        return float(self._base[rows]) + (self.curve.draft(sequences) if drafting else 0.0)
 
 
 def _neighbours(points: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:

@@ -3,9 +3,10 @@
 Two switches with different prices. Verifying fewer drafts saves rows; it is decided anew for every step, with
 confidences that arrive whether or not the drafts were verified, so the decision needs no exploration and
 comes back by itself. Drafting itself costs a pass of the draft layers even when nothing is verified; where
-that does not pay either, drafting rests, and then there are no confidences to come back by. So it is tried
-again, for a few steps, after ever longer rests, and at once when so many sequences have ended that what is
-known of confidences says it would pay.
+that does not pay either, drafting rests, and then there are no confidences to come back by. So one step of a
+rest drafts and nobody verifies it, a probe that a rest is long enough to make cheap. Where it promises a
+gain, or so many sequences have ended that what is known promises one, drafts are tried for a few steps.
+Whether they pay is judged by what these steps gave and took, not by what was expected of them.
 
 Plan n uses confidences of step n-2 and older, with and without overlap (see verification.py for why), so the
 news of a commit wait here until their turn. A sequence without news counts as the mean of the others.
@@ -32,10 +33,19 @@ from .limits import SchedulingLimits
 from .members import Members
 from .verification import Budget, best_budget, budget_for_targets, survivals
 
-TRIAL = 4
-"""Steps that draft before the gain of drafting is judged; the first two have no confidences of their own."""
-SHORTEST_REST, LONGEST_REST = 64, 256
-"""Steps without drafts; a rest doubles when the trial after it fails."""
+TRIAL = 6
+"""Steps that draft before the gain of drafting is judged; the first two verify by what was known before."""
+WARM_UP = 2
+ENOUGH_TOKENS = 8.0
+"""Of plain decoding in the same steps: with few sequences a trial lasts longer."""
+SHORTEST_REST, LONGEST_REST = 32, 1024
+"""Steps without drafts."""
+PROBE = 3
+"""Steps before the end of a rest at which one drafts, so that its confidences are there in time."""
+PROBE_SHARE = 0.005
+"""What a probe may cost, as a share of its rest."""
+TRIAL_EVERY = 16
+"""Rests after which drafts are tried whatever the probe says: trust must be able to come back, too."""
 FORGETTING = 0.95
 """Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
 FIRST_GUESS = 0.8
@@ -43,6 +53,8 @@ FIRST_GUESS = 0.8
 LEARN_EVERY = 8
 """Commits of which one teaches the mean confidence and how far to trust it."""
 LEARNING = np.float32(0.2)
+PRIOR_SEQUENCES = 4
+"""What was known before a probe weighs as much as so many sequences of it."""
 FEWER = 0.8
 """Sequences, as a share of those when a rest began, from which the reasons for the rest are void."""
 
@@ -64,6 +76,8 @@ class _Planned(msgspec.Struct, frozen=True):
     rows: int
     drafting: bool
     plain_seconds: float  # of the same step without drafts
+    seconds: float
+    judged: bool  # verified by confidences: counts when the gain of drafting is judged
 
 
 class _News(msgspec.Struct, frozen=True):
@@ -93,8 +107,9 @@ class Speculation:
         self._learned = 0
         self._trust = 1.0
         self._promised = self._kept = 8.0  # as if that many had come true
-        self._rest = self._rest_sequences = self._trying = 0
-        self._next_rest = SHORTEST_REST
+        self._rest = self._rest_sequences = 0
+        self._tried = 0  # steps that drafted since the last rest
+        self._failures = self._rests_taken = 0  # trials that failed in a row; rests in all
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
         self._forced: tuple[Callable[[int, int], int], Callable[[int], bool]] | None = None
         self._steps_without = self._drafted = 0
@@ -119,7 +134,7 @@ class Speculation:
         self._catch_up(step)
         self._welcome(members)
         self._budget, spare = None, 0
-        if self._at_hand and members.most_spare:
+        if self._at_hand and members.most_spare and not self._rest:
             if self._forced is not None:
                 spare = min(max(self._forced[0](step, members.most_spare), 0), members.most_spare)
             else:
@@ -157,21 +172,41 @@ class Speculation:
 
     def _is_worthwhile(self, sequences: int) -> bool:
         if self._rest:
-            self._rest -= 1
-            fewer = sequences < FEWER * self._rest_sequences
-            if fewer:
-                self._rest_sequences = sequences
-            if not self._rest or (fewer and self._promises(sequences)):
-                self._rest, self._trying = 0, TRIAL
-                self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
-        elif self._trying:
-            self._trying -= 1
-        elif self._seconds and self._tokens * self._plain_seconds < self._plain_tokens * self._seconds:
-            self._rest, self._rest_sequences = self._next_rest, sequences
-            self._next_rest = min(2 * self._next_rest, LONGEST_REST)
-        elif self._next_rest != SHORTEST_REST and self._tokens:
-            self._next_rest = SHORTEST_REST
-        return not self._rest
+            return self._rests(sequences)
+        if self._tried >= TRIAL and self._plain_tokens >= ENOUGH_TOKENS:
+            if self._tokens * self._plain_seconds < self._plain_tokens * self._seconds:
+                self._failures += 1
+                self._begin_rest(sequences)
+                return False
+            self._failures = 0
+        self._tried += 1
+        return True
+
+    def _rests(self, sequences: int) -> bool:
+        """One step without drafts, or the probe near its end."""
+        self._rest -= 1
+        fewer = sequences < FEWER * self._rest_sequences
+        if fewer:
+            self._rest_sequences = sequences
+        if self._rest and not fewer:
+            return self._rest == PROBE
+        due = not self._rest and self._rests_taken % TRIAL_EVERY == 0
+        if due or self._promises(sequences):
+            self._rest = self._tried = 0
+            self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+            return True
+        if not self._rest:
+            self._begin_rest(sequences)
+        return False
+
+    def _begin_rest(self, sequences: int) -> None:
+        """So long that the probe at its end costs next to nothing; longer after trials that failed."""
+        assert self._costs is not None
+        plain = self._costs.step(sequences, sequences, drafting=False)
+        draft = self._costs.step(sequences, sequences, drafting=True) - plain
+        steps = draft / (PROBE_SHARE * plain) * 2 ** min(self._failures, 5)
+        self._rest, self._rest_sequences = int(min(max(steps, SHORTEST_REST), LONGEST_REST)), sequences
+        self._rests_taken += 1
 
     def _promises(self, sequences: int) -> bool:
         """Whether so many sequences would gain by drafts as good as the last ones were, verified alike."""
@@ -198,15 +233,12 @@ class Speculation:
             self._planned.append(None)
             return
         plain = self._costs.step(count, count, drafting=False)
-        self._planned.append(_Planned(count, layout.rows, drafts, plain))
+        tokens, seconds = float(count), self._costs.step(count, count, drafting=drafts)
         if verified and self._budget is not None:
             tokens, seconds = self._budget.tokens, self._budget.seconds
-            self._saved_estimated += tokens * plain / count - seconds
-            if self._trying <= TRIAL - 2:
-                self._tokens = FORGETTING * self._tokens + tokens
-                self._seconds = FORGETTING * self._seconds + seconds
-                self._plain_tokens = FORGETTING * self._plain_tokens + count
-                self._plain_seconds = FORGETTING * self._plain_seconds + plain
+        self._saved_estimated += tokens * plain / count - seconds
+        judged = verified and drafts and self._tried > WARM_UP
+        self._planned.append(_Planned(count, layout.rows, drafts, plain, seconds, judged))
 
     # What came of it.
 
@@ -215,12 +247,21 @@ class Speculation:
         if not self.adaptive:
             return
         planned = self._planned.popleft()
-        if planned is not None and self._costs is not None and seconds > 0.0:
-            self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
-            plain = planned.plain_seconds / planned.sequences
-            self._saved_measured += int(np.add.reduce(commit.counts)) * plain - seconds
+        if planned is not None and self._costs is not None:
+            if seconds > 0.0:
+                self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
+            self._account(planned, int(np.add.reduce(commit.counts)), seconds or planned.seconds)
         if commit.confidences is not None:
             self._news.append(_News(commit, commit.confidences))
+
+    def _account(self, planned: _Planned, tokens: int, seconds: float) -> None:
+        """What a step gave and took, beside what plain decoding would have."""
+        self._saved_measured += tokens * planned.plain_seconds / planned.sequences - seconds
+        if planned.judged:
+            self._tokens = FORGETTING * self._tokens + tokens
+            self._seconds = FORGETTING * self._seconds + seconds
+            self._plain_tokens = FORGETTING * self._plain_tokens + planned.sequences
+            self._plain_seconds = FORGETTING * self._plain_seconds + planned.plain_seconds
 
     def _catch_up(self, step: int) -> None:
         """Takes in the confidences that the plan of `step` may see."""
@@ -231,7 +272,7 @@ class Speculation:
         layout, rows = news.commit.layout, self._ledger.rows(news.commit.layout)
         chances = survivals(news.confidences)
         self._learned += 1
-        if self._learned % LEARN_EVERY == 0:
+        if self._rest or self._tried < 4 * TRIAL or self._learned % LEARN_EVERY == 0:
             self._learn(news.commit, chances)
         if self._members is not None and layout.slots is self._members.slots:
             self._survival[rows] = chances
@@ -254,7 +295,9 @@ class Speculation:
         layout, decodes = commit.layout, commit.layout.decode_count
         sampled = chances if decodes == layout.slots.size else chances[layout.samples]
         if len(sampled):
-            self._mean += (np.add.reduce(sampled, axis=0) / len(sampled) - self._mean) * LEARNING
+            count = len(sampled)
+            weight = np.float32(count / (count + PRIOR_SEQUENCES)) if self._rest else LEARNING
+            self._mean += (np.add.reduce(sampled, axis=0) / count - self._mean) * weight
         verified = self._places < commit.drafted[:decodes, None]
         promised = np.add.reduce(self._survival[layout.slots[:decodes]] * verified, axis=None)
         self._promised = FORGETTING * self._promised + float(promised)

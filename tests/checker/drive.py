@@ -156,7 +156,8 @@ class _Driver:
 
     async def _come_to_rest(self, idle: set[asyncio.Task[Any]]) -> None:
         """Nothing is submitted any more: everything must come back by itself, and soon."""
-        step = self.script.device.forward + self.script.device.sample
+        device, rows = self.script.device, self.script.knobs.max_step_rows
+        step = device.forward + device.row * rows + device.sample
         patience = 10 * (1 + self.script.device.jitter) * step + 1e-3
         deadline = self.loop.time() + patience
         while (unsettled := settled(self.engine)) is not None:

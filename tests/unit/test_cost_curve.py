@@ -89,6 +89,17 @@ def test_a_curve_from_a_busy_machine_shrinks_as_a_whole() -> None:
     assert model.step(101, 10, drafting=True) == pytest.approx(0.5 + 0.19 / 4)
 
 
+def test_drafting_is_what_steps_with_drafts_take_more() -> None:
+    """Few such steps, each of another size, are enough: a rest has only its probes."""
+    model = CostModel(LINE, 200)
+    for rows in (10, 12, 30, 44, 58):
+        model.observe(rows, 10, 1.0 + 0.01 * (rows - 1) + 0.5, drafting=True)
+    observe(model, 10, 10, 1.09, STEPS_BETWEEN, drafts=False)
+    assert model.step(40, 10, drafting=False) == pytest.approx(1.39)
+    assert model.step(40, 10, drafting=True) == pytest.approx(1.89)
+    assert model.step(10, 5, drafting=True) == pytest.approx(1.09 + LINE.draft(5)), "elsewhere as measured"
+
+
 def test_kinds_of_steps_are_bounded_and_large_ones_ignored() -> None:
     model = CostModel(LINE, 4000)
     for rows in range(1, 3 * MOST_KINDS):

@@ -1,0 +1,225 @@
+"""The policy: which rounds of confidences a plan sees, when drafting rests, and how it comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepahead.engine.model.runner import BatchLayout
+from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel
+from stepahead.engine.scheduling.ledger import DECODE, Ledger
+from stepahead.engine.scheduling.members import Members
+from stepahead.engine.scheduling.speculation import SHORTEST_REST, TRIAL, Speculation
+
+from .core_driver import Setup
+
+DRAFTS = 4
+
+
+class House:
+    """Decoding sequences, the policy, and a device whose steps take what `seconds` says."""
+
+    def __init__(
+        self, sequences: int, *, row: float = 1e-3, draft: float = 1e-3, base: float = 10e-3, spread: int = 0
+    ) -> None:
+        limits = Setup(draft_tokens=DRAFTS, slots=sequences, max_rows=sequences * (DRAFTS + 1)).limits()
+        self.ledger = Ledger(limits)
+        self.ledger.admissions[1:] = np.arange(1, sequences + 1)
+        self.ledger.most_drafts[:] = DRAFTS
+        self.ledger.phase[1:] = DECODE
+        self.row, self.draft, self.base = row, draft, base
+        most = sequences * (DRAFTS + 1)
+        curve = CostCurve(
+            rows=(1, most + 1),
+            seconds=(base + row, base + row * (most + 1)),
+            sequences=(1,),
+            draft_seconds=(draft,),
+        )
+        self.policy = Speculation(self.ledger, limits, CostModel(curve, most))
+        self.members = Members(self.ledger, np.arange(1, sequences + 1, dtype=np.int32))
+        self.step = 0
+        self.random = np.random.default_rng(1)
+        self.made: list[np.ndarray] = []  # confidences by step
+        self.spares: list[int] = []
+        self.drafted: list[bool] = []
+        self.tokens = self.time = 0.0
+        self._flying: list[tuple[BatchLayout, np.ndarray | None]] = []
+
+    def keep(self, sequences: int) -> None:
+        """Only so many still decode."""
+        self.members = Members(self.ledger, np.arange(1, sequences + 1, dtype=np.int32))
+
+    def run(self, steps: int, confidence: float | np.ndarray) -> None:
+        """Plans ahead by one step; drafts are accepted as often as their confidence says."""
+        for _ in range(steps):
+            self.plan(confidence)
+            if len(self._flying) > 1:
+                self.commit()
+
+    def plan(self, confidence: float | np.ndarray) -> int:
+        policy, members = self.policy, self.members
+        spare = policy.spare(members, 0, self.step)
+        layout = members.layout(spare)
+        drafts = policy.drafts(members, False)
+        policy.planned(layout, drafts=drafts)
+        made = np.full((members.count, DRAFTS), confidence, dtype=np.float32)
+        self._flying.append((layout, made if drafts else None))
+        self.spares.append(spare)
+        self.drafted.append(drafts)
+        self.step += 1
+        return spare
+
+    def commit(self) -> None:
+        layout, made = self._flying.pop(0)
+        drafted = layout.query_lengths - 1
+        before = self.made[-1] if self.made else np.zeros((layout.slots.size, DRAFTS))
+        right = self.random.random((layout.slots.size, DRAFTS)) < before[: layout.slots.size]
+        held = right & (np.arange(DRAFTS) < drafted[:, None])
+        accepted = np.cumprod(held, axis=1).sum(axis=1).astype(np.int32)
+        seconds = self.base + self.row * layout.rows + (self.draft if made is not None else 0.0)
+        self.tokens += float(accepted.sum()) + layout.slots.size
+        self.time += seconds
+        step = self.step - len(self._flying) - 1
+        self.policy.committed(
+            StepCommit(
+                step=step,
+                layout=layout,
+                tokens=np.zeros((layout.slots.size, DRAFTS + 1), dtype=np.int32),
+                counts=accepted + 1,
+                advanced=accepted + 1,
+                finish=np.zeros(layout.slots.size, dtype=np.int8),
+                drafted=drafted,
+                accepted=accepted,
+                any_finish=False,
+                confidences=made,
+            ),
+            seconds,
+        )
+        self.made.append(made if made is not None else np.zeros((layout.slots.size, DRAFTS)))
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.time
+
+    def plain_rate(self, sequences: int) -> float:
+        return sequences / (self.base + self.row * sequences)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_plan_sees_confidences_of_two_steps_before_and_older(ahead: int) -> None:
+    """`ahead` 1: without overlap the newest round is known when a step is planned, and must wait as well."""
+
+    def totals(last: float) -> list[int]:
+        house = House(3)
+        for confidence in (0.9, 0.6, 0.3, last):
+            house.plan(confidence)
+            if len(house._flying) >= ahead:
+                house.commit()
+        while house._flying:
+            house.commit()
+        return [*house.spares, house.plan(0.5), house.plan(0.5)]
+
+    high, low = totals(0.95), totals(0.05)
+    assert high[:5] == low[:5], "the step right after a round knew its confidences"
+    assert high[5] > low[5], "the step after that did not"
+
+
+def test_without_costs_every_step_verifies_all_and_drafts() -> None:
+    house = House(2)
+    house.policy = Speculation(house.ledger, house.ledger.limits, None)
+    assert not house.policy.adaptive
+    house.run(5, 0.01)
+    assert house.spares == [2 * DRAFTS] * 5
+    assert all(house.drafted)
+
+
+def test_drafts_that_pay_are_verified_and_others_not() -> None:
+    sure, unsure = House(4), House(4, row=3e-3)
+    sure.run(40, 0.95)
+    unsure.run(40, 0.4)
+    assert min(sure.spares[4:]) == 4 * DRAFTS
+    assert sure.rate > 2 * sure.plain_rate(4)
+    assert max(unsure.spares[4:]) < 4 * DRAFTS
+
+
+@pytest.mark.parametrize("sequences", [1, 8, 64])
+@pytest.mark.parametrize("confidence", [0.02, 0.5, 0.98])
+@pytest.mark.parametrize(("row", "draft"), [(1e-4, 1e-3), (3e-3, 1e-3), (1e-3, 20e-3)])
+def test_it_never_costs(sequences: int, confidence: float, row: float, draft: float) -> None:
+    """Whatever the device and the drafts, the pace is within 3 % of plain decoding, or better."""
+    house = House(sequences, row=row, draft=draft)
+    house.run(1500, confidence)
+    assert house.rate > 0.97 * house.plain_rate(sequences)
+
+
+def test_promises_that_are_not_kept_are_not_believed() -> None:
+    """Confidences of 0.9 whose drafts are never right: trust falls, and with it what is verified."""
+    house = House(8, row=2e-3)
+    house.run(200, 0.9)
+    assert min(house.spares[-50:]) > 8
+    made = [np.zeros((8, DRAFTS))]
+    house.made = made
+    append = made.append
+    house.made = type("Liar", (list,), {"append": lambda self, item: append(item * 0)})(made)
+    tokens, time = house.tokens, house.time
+    house.run(1500, 0.9)
+    assert house.policy.totals().trust < 0.9
+    assert (house.tokens - tokens) / (house.time - time) > 0.97 * house.plain_rate(8)
+
+
+def test_drafting_rests_and_comes_back_when_drafts_are_better() -> None:
+    house = House(16, row=1e-3, draft=8e-3)
+    house.run(1200, 0.05)
+    assert not all(house.drafted[-300:])
+    resting = house.drafted[200:].count(False) / len(house.drafted[200:])
+    assert resting > 0.9, "a few trials, no more"
+    before = len(house.drafted)
+    house.run(300, 0.97)
+    assert all(house.drafted[-20:])
+    assert sum(house.spares[-10:]) > 10 * 16
+    assert house.policy.totals().steps_without_drafts > SHORTEST_REST
+    assert before > 0
+
+
+def test_fewer_sequences_end_a_rest_at_once() -> None:
+    """At 64 a draft displaces work that is worth more; alone, the same drafts pay."""
+    house = House(64, row=4e-3, draft=8e-3)
+    house.run(100, 0.5)
+    assert not house.drafted[-1]
+    house.keep(1)
+    house.row = 4e-3
+    house.run(8, 0.9)
+    assert house.drafted[-1] or house.policy._rest
+
+
+def test_a_rest_is_interrupted_by_trials_only() -> None:
+    house = House(16, row=5e-3, draft=20e-3)
+    house.run(1000, 0.05)
+    runs = "".join("x" if drafts else "." for drafts in house.drafted[100:]).split(".")
+    assert max(map(len, runs)) <= TRIAL + 3
+
+
+def test_caps_and_targets_reach_the_choice() -> None:
+    house = House(3, row=1e-5)
+    house.ledger.most_drafts[1:] = [0, 4, 2]
+    house.keep(3)
+    house.run(20, 0.9)
+    assert max(house.spares) == 6
+    house.ledger.latency_target[1:] = [1e-9, np.inf, np.inf]
+    house.keep(3)
+    house.run(20, 0.9)
+    assert house.spares[-1] == 0, "nothing helps it but the shortest step"
+    house.ledger.most_drafts[1:] = 0
+    house.keep(3)
+    house.run(5, 0.9)
+    assert not any(house.drafted[-5:]), "nobody verifies, so nobody drafts"
+
+
+def test_forced_budgets() -> None:
+    house = House(2)
+    house.policy.force(lambda step, most: step % (most + 3), lambda step: step != 5)
+    house.run(12, 0.5)
+    expected = [0 if step in (0, 6) else min(step % 11, 2 * DRAFTS) for step in range(12)]
+    assert house.spares == expected
+    assert house.drafted == [step != 5 for step in range(12)]
