@@ -27,6 +27,8 @@ from .narrow_streams import open_narrow
 ROWS, SLAB = 16, 64
 """A tile where rows are split: the fewest rows that matrix units take, and columns of each stream."""
 
+SLAB_WARPS, FINISH_WARPS = 4, 8
+
 NARROW = 256
 """The widest rows that a program holds whole."""
 
@@ -271,11 +273,20 @@ def _open(
     squares = mix_weight.new_empty(rows, slabs)
     read = torch.empty_like(normed)
     _open_slab[(slabs, triton.cdiv(rows, ROWS))](
-        *inputs, partial, squares, read, rows, **fixed, SLABS=slabs, ROWS=ROWS, COLUMNS=SLAB, num_warps=4
+        *inputs,
+        partial,
+        squares,
+        read,
+        rows,
+        **fixed,
+        SLABS=slabs,
+        ROWS=ROWS,
+        COLUMNS=SLAB,
+        num_warps=SLAB_WARPS,
     )
     _finish[(rows,)](
         partial, squares, read, *finish, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded, SLABS=slabs,
         SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations,
-        COLUMNS=triton.next_power_of_2(dim), num_warps=8,
+        COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS,
     )  # fmt: skip
     return normed, pre, post, comb
