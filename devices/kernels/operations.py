@@ -22,6 +22,7 @@ from .reference import (
     latents,
     norm,
     products,
+    quantization,
     rotary,
     step_index,
 )
@@ -52,6 +53,7 @@ class Operations:
     index_window = staticmethod(step_index.index_window)
     index_drafts = staticmethod(step_index.index_drafts)
 
+    fp8_round_trip = staticmethod(quantization.fp8_round_trip)
     open_latents_ = staticmethod(latents.open_latents_)
     keep_rows_ = staticmethod(latents.keep_rows_)
     store_key_ = staticmethod(latents.store_key_)

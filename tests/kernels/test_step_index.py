@@ -12,12 +12,13 @@ pytest.importorskip("triton")
 
 from stepahead.devices.kernels.reference import decode_rows as decode_rows_reference
 from stepahead.devices.kernels.reference import latents as latents_reference
+from stepahead.devices.kernels.reference import quantization
 from stepahead.devices.kernels.reference import step_index as reference
 from stepahead.devices.kernels.reference.decode_rows import SlotTables
 from stepahead.devices.kernels.reference.quantization import Format
 from stepahead.devices.kernels.reference.rows import RingIndex, Rows, lay_rows, uniform_tiles
 from stepahead.devices.kernels.reference.step_index import StepIndex, StepShape, StepTables
-from stepahead.devices.kernels.triton import decode_rows, latents, step_index
+from stepahead.devices.kernels.triton import decode_rows, latents, rounding, step_index
 
 from .comparing import assert_close
 
@@ -217,3 +218,10 @@ def test_pooled_entries(lengths: Sequence[int], device: torch.device) -> None:
     assert_close(found[0][complete], found[1][complete].double())
     assert_close(pools[0][64:], pools[1][64:].double())
     assert torch.equal(groups[0][7 : SLOTS * 7], groups[1][7 : SLOTS * 7])
+
+
+@pytest.mark.parametrize("shape", [(3, 96), (70, 32), (2, 3, 64), (0, 64)])
+def test_rounding_to_fp8(shape: tuple[int, ...], device: torch.device) -> None:
+    x = awkward(max(shape[0], 1), shape[-1], torch.bfloat16)[: shape[0]]
+    x = x.expand(shape).to(device) if len(shape) == 2 else x.unsqueeze(1).expand(shape).to(device)
+    assert torch.equal(rounding.fp8_round_trip(x), quantization.fp8_round_trip(x))

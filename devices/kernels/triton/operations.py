@@ -12,6 +12,7 @@ from . import (
     latents,
     norm,
     products,
+    rounding,
     sampling,
     sampling_drafts,
     sampling_settle,
@@ -43,6 +44,7 @@ class TritonOperations(Operations):
     lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)
     index_drafts = staticmethod(step_index.index_drafts)
+    fp8_round_trip = staticmethod(rounding.fp8_round_trip)
     open_latents_ = staticmethod(latents.open_latents_)
     store_key_ = staticmethod(latents.store_key_)
     store_entry_ = staticmethod(latents.store_entry_)

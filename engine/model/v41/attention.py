@@ -51,7 +51,7 @@ class Attention:
         start = self._config.q_lora_rank
         self._operations.store_key_(
             self._operations.linear(
-                self._numerics.matmul_input(main_rows_dim), self._weights.query_a_kv[start:]
+                self._numerics.matmul_input(main_rows_dim, self._operations), self._weights.query_a_kv[start:]
             ),
             self._weights.kv_norm,
             self._config.rms_norm_eps,
@@ -73,7 +73,7 @@ class Attention:
         config, numerics, weights, role = self._config, self._numerics, self._weights, self._role
         operations = self._operations
         query_latent = operations.open_latents_(
-            operations.linear(numerics.matmul_input(inputs_rows_dim), weights.query_a_kv),
+            operations.linear(numerics.matmul_input(inputs_rows_dim, operations), weights.query_a_kv),
             weights.query_norm,
             weights.kv_norm,
             config.rms_norm_eps,
@@ -115,6 +115,8 @@ class Attention:
 
     def _output(self, attended_rows_heads_dim: Tensor) -> Tensor:
         """Grouped low-rank output: heads of a group share a projection to `o_lora_rank`."""
-        attended = self._numerics.output_lora_input(attended_rows_heads_dim.flatten(1))
+        attended = self._numerics.output_lora_input(attended_rows_heads_dim.flatten(1), self._operations)
         latent = self._operations.grouped_linear(attended, self._weights.output_a)
-        return self._operations.linear(self._numerics.matmul_input(latent), self._weights.output_b)
+        return self._operations.linear(
+            self._numerics.matmul_input(latent, self._operations), self._weights.output_b
+        )

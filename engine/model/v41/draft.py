@@ -120,7 +120,8 @@ class DraftBlock:
         Rows of drafts that will be rejected write too; later rows overwrite them before anyone reads them.
         """
         projected = self._operations.linear(
-            self._numerics.matmul_input(features_rows_targets_dim), self._weights.main_projection
+            self._numerics.matmul_input(features_rows_targets_dim, self._operations),
+            self._weights.main_projection,
         )
         main = self._operations.rms_norm(projected, self._weights.main_norm, self._config.rms_norm_eps)
         for layer in self._layers:

@@ -71,7 +71,9 @@ class Memory:
         if probe is not None:
             probe("engram_rows", self._layer_id, operations.hash_rows(ngrams, *hashing))
         found = operations.recall(ngrams, *hashing, self._weights.table)
-        key_value = operations.linear(self._numerics.matmul_input(found), self._weights.projection)
+        key_value = operations.linear(
+            self._numerics.matmul_input(found, operations), self._weights.projection
+        )
         key_value = key_value.view(-1, self._config.hc_mult + 1, self._config.hidden_size)
         text_rows = None if image_mask is None else ~image_mask
         return operations.apply_memory(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.operations import REFERENCE, Operations
 from stepahead.devices.kernels.reference import quantization
 from stepahead.devices.kernels.reference.norm import wide_dtype
 
@@ -35,11 +36,11 @@ class Numerics:
         """Norms, softmax, mixes, routing, pooling and logits."""
         return wide_dtype(self.dtype)
 
-    def matmul_input(self, x: Tensor) -> Tensor:
-        return quantization.fp8_round_trip(x) if self.quantized else x
+    def matmul_input(self, x: Tensor, operations: Operations = REFERENCE) -> Tensor:
+        return operations.fp8_round_trip(x) if self.quantized else x
 
-    def output_lora_input(self, x: Tensor) -> Tensor:
-        return self.matmul_input(x) if self.quantize_output_lora else x
+    def output_lora_input(self, x: Tensor, operations: Operations = REFERENCE) -> Tensor:
+        return self.matmul_input(x, operations) if self.quantize_output_lora else x
 
     @property
     def window_form(self) -> quantization.Format:
