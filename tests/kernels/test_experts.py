@@ -64,7 +64,7 @@ FORMATS = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("routed", "shared"), FORMATS, ids=["plain", "mxfp4", "fp8"])
 @pytest.mark.parametrize(
-    ("rows", "count", "top_k", "dim", "inner"), [(1, 4, 2, 64, 32), (37, 5, 3, 96, 64), (0, 4, 2, 64, 32)]
+    ("rows", "count", "top_k", "dim", "inner"), [(1, 4, 2, 64, 32), (19, 5, 3, 96, 64), (0, 4, 2, 64, 32)]
 )
 def test_a_sublayer_matches_its_twin(
     device: torch.device, dtype: torch.dtype, routed: StorageKind | None, shared: StorageKind | None,
@@ -156,3 +156,17 @@ def test_rows_do_not_depend_on_each_other(device: torch.device) -> None:
     assert torch.equal(run(x)[5:6], run(x[5:6]))
     x[3] = torch.nan
     assert torch.equal(run(x)[5:6], run(x[5:6]))
+
+
+@pytest.mark.parametrize("rows", [50, 90, 120])
+def test_tall_tiles_share_an_expanded_weight(rows: int, device: torch.device) -> None:
+    """Two experts get every row: 64 lanes, 64 and 32, 64 and 64."""
+    mixture = placed(random_experts(2, 64, 32, *FORMATS[1], torch.bfloat16), device)
+    x, gate = inputs(rows, 64, torch.bfloat16, device), torch.randn(2, 64).to(device, torch.bfloat16)
+    bias = torch.zeros(2, device=device)
+    ours = routing.route_rows(x, gate, bias, bias, None, 2, SCALING, mixture, quantized=False)
+    assert ours.tiles.height == 128
+    out = experts.mix_experts(x, ours, mixture, LIMIT, quantized=False)
+    wide = reference.Routing(ours.chosen, ours.shares.double())
+    expected = reference.mix_experts(x.double(), wide, in_float64(mixture), LIMIT, quantized=False)
+    assert_close(out, expected, 1e-2)

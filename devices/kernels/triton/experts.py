@@ -102,7 +102,7 @@ class _Shape(NamedTuple):
 
 def _shape(dtype: torch.dtype, height: int, rows: int) -> _Shape:
     if INTERPRETED:
-        return _Shape(32, 64, 64, 64, 16, 4, 1)
+        return _Shape(64, 128, 64, 64, 64, 4, 1)
     if dtype == torch.float32:
         return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2)
     if height == 128:
