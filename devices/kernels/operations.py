@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from .reference import (
     attention,
+    dealing,
     decode_rows,
     engram,
     experts,
@@ -48,6 +49,7 @@ class Operations:
     contract = staticmethod(hyper_connections.contract)
     expand = staticmethod(hyper_connections.expand)
 
+    deal_lengths = staticmethod(dealing.deal_lengths)
     lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)
     index_window = staticmethod(step_index.index_window)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from stepahead.devices.kernels.reference import dealing as dealing_reference
 from stepahead.devices.kernels.reference import decode_rows as decode_rows_reference
 from stepahead.devices.kernels.reference import latents as latents_reference
 from stepahead.devices.kernels.reference import quantization
@@ -18,7 +19,7 @@ from stepahead.devices.kernels.reference.decode_rows import SlotTables
 from stepahead.devices.kernels.reference.quantization import Format
 from stepahead.devices.kernels.reference.rows import RingIndex, Rows, lay_rows, uniform_tiles
 from stepahead.devices.kernels.reference.step_index import StepIndex, StepShape, StepTables
-from stepahead.devices.kernels.triton import decode_rows, latents, rounding, step_index
+from stepahead.devices.kernels.triton import dealing, decode_rows, latents, rounding, step_index
 
 from .comparing import assert_close
 
@@ -118,6 +119,21 @@ def test_decode_rows(lengths: Sequence[int], count: int, device: torch.device) -
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     for name in ("sequence", "position", "row_start", "first_position", "length"):
         assert torch.equal(getattr(ours.rows, name), getattr(theirs.rows, name)), name
+
+
+@pytest.mark.parametrize("redeal", [0, 1])
+@pytest.mark.parametrize(("lengths", "dealt"), [((3, 1, 6, 1, 1, 1), 4), ((1, 1), 2), ((6, 6, 6), 3)])
+def test_dealt_lengths(lengths: Sequence[int], dealt: int, redeal: int, device: torch.device) -> None:
+    """Confidences with ties, some certain, some hopeless; placeholders keep their row."""
+    generator = torch.Generator().manual_seed(4)
+    odds = torch.randint(-60, 61, (9, 5), generator=generator).float().to(device)
+    odds[2] = odds[4]
+    most = torch.randint(2, 6, (9,), generator=generator).to(device)
+    most[[4, 8, 2]] = 5
+    slots = torch.tensor([4, 8, 2, 0, 0, 0][: len(lengths)], device=device)
+    given = torch.tensor(list(lengths), device=device)
+    asked = (odds, most, slots, given, torch.tensor([redeal], device=device), dealt)
+    assert torch.equal(dealing.deal_lengths(*asked), dealing_reference.deal_lengths(*asked))
 
 
 FORMATS: list[tuple[torch.dtype, Format]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..operations import Operations
 from . import (
     attention,
+    dealing,
     decode_rows,
     engram,
     hyper_connections,
@@ -41,6 +42,7 @@ class TritonOperations(Operations):
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
 
+    deal_lengths = staticmethod(dealing.deal_lengths)
     lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)
     index_drafts = staticmethod(step_index.index_drafts)

@@ -18,14 +18,14 @@ LISTED = tl.constexpr(2)
 
 
 @triton.jit
-def _ordered(score):
+def as_ordered(score):
     """uint32 of the order of float32; -0 equals +0."""
     bits = tl.where(score == 0.0, 0.0, score).to(tl.uint32, bitcast=True)
     return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
 
 @triton.jit
-def _threshold(keys, inside, count):
+def threshold_of(keys, inside, count):
     """A number that separates the `count` largest keys from the others: fewer than `count` keys are above
     it, and `count` or more reach it.
 
@@ -119,7 +119,7 @@ def select_best(
         inside = number < here
         if LEVEL == 0:
             score = tl.load(scores_pointer + cell, mask=inside, other=0.0)
-            keys = tl.where(inside, _ordered(score), 0)
+            keys = tl.where(inside, as_ordered(score), 0)
             item = part * CHUNK + number
         else:
             keys = tl.load(keys_pointer + cell, mask=inside, other=0).to(tl.uint32, bitcast=True)
@@ -127,7 +127,7 @@ def select_best(
         # Minus infinity is never chosen in the end.
         threshold = tl.full([], 0x007FFFFF if LAST else 0, tl.uint32)
         if here > COUNT:
-            threshold = tl.maximum(threshold, _threshold(keys, inside, COUNT))
+            threshold = tl.maximum(threshold, threshold_of(keys, inside, COUNT))
         above = (keys > threshold) & inside
         equal = (keys == threshold) & inside
         if LAST:

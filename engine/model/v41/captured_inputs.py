@@ -21,7 +21,6 @@ from stepahead.devices.kernels.reference.decode_rows import SlotTables
 from ..runner import BatchLayout
 from .batch import Batch
 from .captured_sizes import GraphSizes
-from .dealing import deal_on_device
 from .rows import row_tiles
 from .slots import SlotState
 
@@ -114,9 +113,8 @@ class DecodeInput:
         """Lengths as the newest confidences deal them, where the plan says so. Only slots can be dealt to,
         and they come first.
         """
-        lengths, most = self._buffers.lengths[:rows], min(rows, self._sizes.sequences[-1])
-        slots = self._buffers.slots[:most]
-        odds, caps = self._state.confidence[slots], self._most_drafts[slots]
-        dealt = deal_on_device(odds, caps, slots, lengths[:most])
-        chosen = torch.where(self._buffers.redeal > 0, dealt, lengths[:most])
-        return torch.cat((chosen, lengths[most:]))
+        buffers, most = self._buffers, min(rows, self._sizes.sequences[-1])
+        return self._operations.deal_lengths(
+            self._state.confidence, self._most_drafts, buffers.slots[:rows], buffers.lengths[:rows],
+            buffers.redeal, most,
+        )  # fmt: skip
