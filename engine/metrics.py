@@ -44,6 +44,27 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "num_preemptions": ("preemptions", "Sequences preempted."),
     "coalesced_deltas": ("coalesced_deltas", "Deltas merged because their reader was slow."),
 }
+SPECULATION: dict[str, tuple[str, str]] = {
+    "spec_decode_num_drafts_made": ("drafted", "Draft tokens made, verified or not."),
+    "spec_decode_rows_saved": ("rows_saved", "Rows that verifying every draft would have added."),
+    "spec_decode_steps_without_drafts": ("steps_without_drafts", "Steps in which drafting rested."),
+}
+SPECULATION_GAUGES: dict[str, tuple[str, str]] = {
+    "spec_decode_mean_accept_length": ("mean_accept_length", "Tokens per step of a sequence."),
+    "spec_decode_saved_estimated_seconds": (
+        "seconds_saved_estimated",
+        "Device time saved against decoding without drafts, as expected when steps were planned.",
+    ),
+    "spec_decode_saved_measured_seconds": (
+        "seconds_saved_measured",
+        "Device time saved against decoding without drafts, by tokens and times observed.",
+    ),
+    "spec_decode_trust": ("trust", "Accepted drafts by those that confidences promised."),
+}
+POSITIONS: dict[str, tuple[str, str]] = {
+    "spec_decode_num_draft_tokens_per_pos": ("verified_by_position", "Draft tokens verified, by place."),
+    "spec_decode_num_accepted_tokens_per_pos": ("accepted_by_position", "Draft tokens accepted, by place."),
+}
 OUTCOMES = ("finished", "aborted", "failed")
 HISTOGRAMS: dict[str, tuple[str, str]] = {
     "time_to_first_token_seconds": ("first_token", "From arrival to the first token."),
@@ -108,6 +129,16 @@ def metrics(stats: Stats, labels: dict[str, str]) -> Iterator[Metric]:
     yield single(core.GaugeMetricFamily, "kv_cache_usage_perc", "Share of cache blocks in use, 0 to 1.", used)
     for name, (field, text) in COUNTERS.items():
         yield single(core.CounterMetricFamily, name, text, getattr(stats, field))
+    speculation = stats.speculation
+    for name, (field, text) in SPECULATION.items():
+        yield single(core.CounterMetricFamily, name, text, getattr(speculation, field))
+    for name, (field, text) in SPECULATION_GAUGES.items():
+        yield single(core.GaugeMetricFamily, name, text, getattr(speculation, field))
+    for name, (field, text) in POSITIONS.items():
+        places = core.CounterMetricFamily(PREFIX + name, text, labels=[*names, "position"])
+        for place, count in enumerate(getattr(speculation, field)):
+            places.add_metric([*values, str(place)], count)
+        yield places
     requests = core.CounterMetricFamily(
         PREFIX + "request", "Requests that ended.", labels=[*names, "outcome"]
     )

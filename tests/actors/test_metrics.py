@@ -14,7 +14,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from stepahead import Engine, EngineFailedError, SamplingParams, Stats, prometheus_collector
 from stepahead.devices.clock import run_virtual
 from stepahead.engine import events
-from stepahead.engine.metrics import COUNTERS, GAUGES, HISTOGRAMS, MissingPrometheusError
+from stepahead.engine.metrics import (
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    POSITIONS,
+    SPECULATION,
+    SPECULATION_GAUGES,
+    MissingPrometheusError,
+)
 from tests.actors.hashed_engine import DRAFTING, open_hashed, prompt_of
 
 FORWARD, SAMPLE = 0.010, 0.002
@@ -56,6 +64,18 @@ def test_what_is_scraped_is_what_stats_say() -> None:
     assert scraped["stepahead_request_total/finished"] == 4
     assert scraped["stepahead_generation_tokens_total"] == 80
     assert scraped["stepahead_spec_decode_num_accepted_tokens_total"] > 0
+    speculation = stats.speculation
+    assert speculation.mean_accept_length == pytest.approx(
+        1 + speculation.accepted / speculation.decode_steps
+    )
+    for name, (field, _) in (SPECULATION | SPECULATION_GAUGES).items():
+        suffix = "_total" if name in SPECULATION else ""
+        assert scraped[f"stepahead_{name}{suffix}"] == getattr(speculation, field)
+    for name, (field, _) in POSITIONS.items():
+        counts = getattr(speculation, field)
+        assert sum(counts) > 0
+        for place, count in enumerate(counts):
+            assert scraped[f"stepahead_{name}_total/{place}"] == count
     assert scraped["stepahead_mailbox_depth/scheduler"] == 0
     for name, (field, _) in HISTOGRAMS.items():
         histogram = getattr(stats.timings, field)

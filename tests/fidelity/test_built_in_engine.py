@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepahead import Completion, Engine, EngineConfig, SamplingParams
 from stepahead.engine.model.opening import open_model
 from stepahead.engine.model.plain_loop import generate
+from tests.checker.budgets import force_budgets
 
 PROMPTS = (
     "Once upon a time",
@@ -77,6 +79,63 @@ def test_greedy_text_does_not_depend_on_how_the_engine_is_run(
             warm = await check(engine, truth, copies=4)  # sixteen at once, warm
             hits = any(completion.usage.cached_tokens for completion in warm)
             assert hits == engine.config.prefix_cache
+
+    asyncio.run(main())
+
+
+SPECULATION = (
+    {"draft_tokens": 0},
+    *({"verify": drafts} for drafts in range(1, 6)),
+    {"verify": "all"},
+    {"verify": "adaptive"},
+    {"verify": "adaptive", "draft_tokens": 3},
+    {"verify": "adaptive", "overlap": False},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", SPECULATION, ids=str)
+def test_greedy_text_does_not_depend_on_how_many_drafts_are_verified(
+    changed: dict[str, Any], truth: dict[str, tuple[int, ...]]
+) -> None:
+    async def main() -> None:
+        async with Engine.open(config=knobs(**changed)) as engine:
+            await check(engine, truth, copies=2)
+            if isinstance(most := changed.get("verify"), int):
+                assert len(engine.stats().speculation.verified_by_position) == most
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_greedy_text_under_forced_budgets(seed: int, truth: dict[str, tuple[int, ...]]) -> None:
+    """Any number of drafts, dealt by the device, and steps that leave none."""
+
+    async def main() -> None:
+        async with Engine.open(config=knobs()) as engine:
+            force_budgets(engine, seed)
+            await check(engine, truth, copies=2)
+            done = engine.stats().speculation
+            assert 0 < done.verified < 5 * done.decode_steps
+            assert done.steps_without_drafts > 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_requests_of_one_batch_choose_their_own_drafts(truth: dict[str, tuple[int, ...]]) -> None:
+    async def main() -> None:
+        async with Engine.open(config=knobs()) as engine:
+            force_budgets(engine, 3)
+            most = [None, 0, 1, 3]
+            params = [msgspec.structs.replace(GREEDY, draft_tokens=drafts) for drafts in most]
+            done = await asyncio.gather(*map(engine.generate, PROMPTS, params))
+            for completion, prompt, drafts in zip(done, PROMPTS, most, strict=True):
+                assert said(completion, engine) == truth[prompt]
+                usage = completion.usage
+                assert usage.drafted_tokens <= (5 if drafts is None else drafts) * usage.decode_steps
+            assert done[1].usage.accepted_tokens == 0
 
     asyncio.run(main())
 

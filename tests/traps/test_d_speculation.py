@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from stepahead import SamplingParams
+from stepahead import Completion, Engine, SamplingParams
 from stepahead.devices.clock import run_virtual
 from stepahead.engine.model.hashed import HashedModel
 from stepahead.engine.model.hashed.solo import solo
+from stepahead.engine.model.runner import SamplePlan, StepPlan
 from tests.actors.hashed_engine import DRAFTING, as_request, exact, open_hashed, prompt_of
+
+from .saturating import Pace, PacedRunner, tell
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -53,3 +57,84 @@ def test_d5_overlap_does_not_change_what_is_accepted() -> None:
     overlapped, serial = run_virtual(main(True)), run_virtual(main(False))
     assert overlapped == serial
     assert 0.3 < overlapped[1] / overlapped[0] < 1.0
+
+
+PAY_BY_ROW = HashedModel(draft_tokens=4, draft_accuracy=0.5, vocab_size=32)
+"""Half of the drafts are right, on a device that pays for every row: a trap once many sequences run."""
+
+
+@pytest.mark.parametrize("sequences", [1, 8, 48])
+def test_d6_speculation_is_never_slower_than_none(sequences: int) -> None:
+    off = tell(PAY_BY_ROW, Pace(), sequences, 120, draft_tokens=0)
+    everything = tell(PAY_BY_ROW, Pace(), sequences, 120, verify="all")
+    adaptive = tell(PAY_BY_ROW, Pace(), sequences, 120, verify="adaptive")
+    assert adaptive.texts == everything.texts == off.texts
+    assert adaptive.rate > 0.97 * max(off.rate, everything.rate)
+    drafts_each = adaptive.stats.verified / adaptive.stats.decode_steps
+    if sequences == 48:
+        assert everything.rate < 0.7 * off.rate, "the trap is open"
+        assert drafts_each < 1
+        assert adaptive.stats.steps_without_drafts > 0
+    if sequences == 1:
+        assert adaptive.rate > 1.1 * off.rate
+    saved = adaptive.stats.seconds_saved_measured
+    assert saved == pytest.approx((adaptive.rate / off.rate - 1) * adaptive.seconds, abs=0.05 * off.seconds)
+
+
+def test_d6_drafts_come_back_when_the_crowd_has_gone() -> None:
+    """Sequences end one after the other; the last ones are alone and draft again."""
+    tokens = [20] * 47 + [400]
+
+    async def run(engine: Engine) -> list[Completion]:
+        return await asyncio.gather(
+            *(
+                engine.generate(
+                    prompt_of(4, seed, PAY_BY_ROW),
+                    SamplingParams(temperature=0, max_tokens=count, ignore_eos=True),
+                )
+                for seed, count in enumerate(tokens)
+            )
+        )
+
+    told = tell(PAY_BY_ROW, Pace(), 48, 0, run=run, verify="adaptive")
+    last = told.completions[-1].usage
+    assert last.drafted_tokens > 2 * (last.decode_steps - 60), "alone, it verifies most of its drafts"
+    assert told.stats.steps_without_drafts > 5
+
+
+class _Permuted(PacedRunner):
+    """Reports, and deals by, confidences whose later places were exchanged among sequences."""
+
+    def _sample(self, plan: SamplePlan) -> None:
+        super()._sample(plan)
+        confidences = self._slots.confidences
+        confidences[:, 1:] = confidences[:, :0:-1]
+        result = self._results[plan.step]
+        if result.confidences is not None:
+            made = confidences[self._layouts[plan.step].slots]
+            self._results[plan.step] = msgspec.structs.replace(result, confidences=made)
+
+    def launch_forward(self, plan: StepPlan) -> None:
+        self._layouts = {**getattr(self, "_layouts", {}), plan.step: plan.layout}
+        super().launch_forward(plan)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_d7_later_confidences_change_timing_only(temperature: float) -> None:
+    """Also: adaptive, all, fixed and forced budgets say the same."""
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=60, ignore_eos=True)
+    model = HashedModel(draft_tokens=4, draft_accuracy=0.6, vocab_size=32)
+    pace = Pace(row=0.4e-3)
+    plain = tell(model, pace, 6, 60, sampling=params, draft_tokens=0)
+    told = {
+        "adaptive": tell(model, pace, 6, 60, sampling=params),
+        "permuted": tell(model, pace, 6, 60, _Permuted, sampling=params),
+        "all": tell(model, pace, 6, 60, sampling=params, verify="all"),
+        **{f"{n} drafts": tell(model, pace, 6, 60, sampling=params, verify=n) for n in range(1, 5)},
+        "at most 2": tell(model, pace, 6, 60, sampling=params, draft_tokens=2),
+    }
+    assert all(one.texts == plain.texts for one in told.values())
+    verified = {name: one.stats.verified_by_position for name, one in told.items()}
+    assert verified["adaptive"] != verified["permuted"]
+    assert len({one.seconds for one in told.values()}) >= 5
+    assert told["2 drafts"].stats.verified_by_position[2:] == ()
