@@ -38,7 +38,7 @@ def memory(rows: int, width: Width, dtype: torch.dtype, small: bool) -> list[Row
     table = torch.randn(places * size, dim, device=DEVICE).to(dtype)
     multipliers = torch.tensor([76632096046245, 4839876093313, 35959672319349, 73987337458391], device=DEVICE)
     ngrams = [torch.randint(0, 99092, (rows, 4), device=DEVICE) for _ in range(4)]
-    hashing = (multipliers, primes, offsets, table)
+    hashing = (multipliers, primes, offsets, table, dtype)
     found = TRITON.recall(ngrams[0], *hashing)
     wrong = 0.0 if torch.equal(found, REFERENCE.recall(ngrams[0], *hashing)) else 1.0
     table_rows = [

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepahead.devices.kernels.quantized_rows import QuantizedRows
 from stepahead.devices.kernels.reference import engram as reference
 from stepahead.devices.kernels.reference import norm as reference_norm
+from stepahead.devices.kernels.reference.quantization import dequantize_fp8
 
 from .comparing import assert_close, assert_rows_independent, widened
 
@@ -46,16 +48,39 @@ def test_ngrams(history: int, images: bool, mapped: bool, device: torch.device) 
     assert torch.equal(kernels.collect_ngrams(*arguments), reference.collect_ngrams(*arguments))
 
 
+def hashing(heads: int) -> list[Tensor]:
+    """Multipliers, primes and offsets."""
+    primes = torch.tensor([[101, 103, 107][:heads], [109, 113, 127][:heads], [131, 137, 139][:heads]])
+    offsets = (primes.flatten().cumsum(0) - primes.flatten()).view_as(primes)
+    multipliers = torch.tensor([76632096046245, 4839876093313, 35959672319349, 73987337458391])
+    return [multipliers, primes, offsets]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "heads", "dim"), [(1, 2, 24), (5, 3, 32), (0, 2, 8)])
 def test_recall(rows: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-    primes = torch.tensor([[101, 103, 107][:heads], [109, 113, 127][:heads], [131, 137, 139][:heads]])
-    offsets = (primes.flatten().cumsum(0) - primes.flatten()).view_as(primes)
-    table = torch.randn(int(primes.sum()), dim).to(dtype)
-    multipliers = torch.tensor([76632096046245, 4839876093313, 35959672319349, 73987337458391])
+    tensors = hashing(heads)
+    table = torch.randn(int(tensors[1].sum()), dim).to(dtype)
     ngrams = torch.randint(0, 99092, (rows, 4))
-    arguments = [x.to(device) for x in (ngrams, multipliers, primes, offsets, table)]
-    assert torch.equal(kernels.recall(*arguments), reference.recall(*arguments))
+    arguments = [x.to(device) for x in (ngrams, *tensors, table)]
+    assert torch.equal(kernels.recall(*arguments, dtype), reference.recall(*arguments, dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recall_from_a_quantized_table(dtype: torch.dtype, device: torch.device) -> None:
+    """Every code but the two NaNs, every scale under which none overflows: what comes back is exact."""
+    tensors = [x.to(device) for x in hashing(3)]
+    rows = int(tensors[1].sum())
+    codes = (torch.arange(rows * 64, device=device) * 7 % 256).to(torch.uint8)
+    codes[codes & 0x7F == 0x7F] = 0
+    scales = (torch.arange(rows * 2, device=device) * 5 % 240).to(torch.uint8).view(rows, 2)
+    table = QuantizedRows(codes.view(torch.float8_e4m3fn).view(rows, 64), scales)
+    ngrams = torch.randint(0, 99092, (4, 4), device=device)
+    out = kernels.recall(ngrams, *tensors, table, dtype)
+    assert torch.equal(out, reference.recall(ngrams, *tensors, table, dtype))
+    numbers = reference.hash_rows(ngrams, *tensors)
+    expanded = dequantize_fp8(table.payload, scales, dtype)
+    assert torch.equal(out, torch.nn.functional.embedding(numbers, expanded).flatten(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

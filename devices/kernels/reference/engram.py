@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..quantized_rows import Table, take_rows
 from .norm import mean_square_rsqrt
 
 SMALLEST_ROOT_ARGUMENT = 1e-6
@@ -66,11 +67,16 @@ def hash_rows(ngrams_rows_distance: Tensor, multipliers: Tensor, primes: Tensor,
 
 
 def recall(
-    ngrams_rows_distance: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, table: Tensor
+    ngrams_rows_distance: Tensor,
+    multipliers: Tensor,
+    primes: Tensor,
+    offsets: Tensor,
+    table: Table,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """The table rows that `hash_rows` names, side by side: `[rows, orders * heads * dim]`."""
+    """The table rows that `hash_rows` names, in `dtype` and side by side: `[rows, orders * heads * dim]`."""
     rows = hash_rows(ngrams_rows_distance, multipliers, primes, offsets)
-    return torch.nn.functional.embedding(rows, table).flatten(1)
+    return take_rows(table, rows, dtype).flatten(1)
 
 
 def apply_memory(

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..quantized import GROUP
+from ..quantized_rows import QuantizedRows, Table
 from ..reference import engram as reference
 
 NGRAM_ROWS = 64
@@ -84,14 +86,16 @@ def _recall(
     prime_pointer,
     offset_pointer,
     table_pointer,
+    scale_pointer,
     found_pointer,
     LENGTH: tl.constexpr,
     HEADS: tl.constexpr,
     PLACES: tl.constexpr,
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """A program a row: all its table rows are in flight at once."""
+    """A program a row: all its table rows are in flight at once. Without a GROUP they are plain."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, PLACES)
     real = place < (LENGTH - 1) * HEADS
@@ -104,23 +108,38 @@ def _recall(
     number = mixed % prime + tl.load(offset_pointer + place, mask=real, other=0)
     column = tl.arange(0, COLUMNS)
     inside = real[:, None] & (column < DIM)[None, :]
-    value = tl.load(table_pointer + number[:, None] * DIM + column[None, :], mask=inside)
+    value = tl.load(table_pointer + number[:, None] * DIM + column[None, :], mask=inside, other=0)
+    if GROUP:
+        scale_place = number[:, None] * (DIM // GROUP) + column[None, :] // GROUP
+        exponent = tl.load(scale_pointer + scale_place, mask=inside, other=0).to(tl.int32)
+        # The scale of byte 0 is 2 ** -127, which is subnormal.
+        scale = tl.where(exponent == 0, 1 << 22, exponent << 23).to(tl.float32, bitcast=True)
+        value = value.to(tl.float8e4nv, bitcast=True).to(tl.float32) * scale
     target = found_pointer + (row * ((LENGTH - 1) * HEADS) + place[:, None]) * DIM + column[None, :]
-    tl.store(target, value, mask=inside)
+    tl.store(target, value.to(found_pointer.dtype.element_ty), mask=inside)
 
 
 def recall(
-    ngrams_rows_distance: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor, table: Tensor
+    ngrams_rows_distance: Tensor,
+    multipliers: Tensor,
+    primes: Tensor,
+    offsets: Tensor,
+    table: Table,
+    dtype: torch.dtype,
 ) -> Tensor:
     """See the twin."""
     rows, length = ngrams_rows_distance.shape
     heads, dim = primes.shape[1], table.shape[1]
-    found = table.new_empty(rows, primes.numel() * dim)
+    if isinstance(table, QuantizedRows):
+        values, scales, group = table.payload.view(torch.uint8), table.scales, GROUP
+    else:
+        values, scales, group = table, table, 0
+    found = torch.empty(rows, primes.numel() * dim, dtype=dtype, device=table.device)
     if rows:
         _recall[(rows,)](
-            ngrams_rows_distance.contiguous(), multipliers, primes, offsets, table, found,
+            ngrams_rows_distance.contiguous(), multipliers, primes, offsets, values, scales, found,
             LENGTH=length, HEADS=heads, PLACES=triton.next_power_of_2(primes.numel()), DIM=dim,
-            COLUMNS=triton.next_power_of_2(dim), num_warps=4,
+            COLUMNS=triton.next_power_of_2(dim), GROUP=group, num_warps=4,
         )  # fmt: skip
     return found
 

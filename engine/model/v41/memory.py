@@ -70,7 +70,7 @@ class Memory:
         operations, hashing = self._operations, (self._multipliers, self._primes, self._offsets)
         if probe is not None:
             probe("engram_rows", self._layer_id, operations.hash_rows(ngrams, *hashing))
-        found = operations.recall(ngrams, *hashing, self._weights.table)
+        found = operations.recall(ngrams, *hashing, self._weights.table, streams.dtype)
         key_value = operations.linear(
             self._numerics.matmul_input(found, operations), self._weights.projection
         )

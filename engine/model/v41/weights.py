@@ -7,7 +7,7 @@ memory twice. Nothing is transposed, permuted or folded (model_spec 4.7).
 
 By default every weight is expanded to the model's type. A device whose kernels expand in registers keeps what
 the checkpoint stores quantized (`keep_quantized`): the same values, in a half to a quarter of the memory.
-Tables that are looked up (embeddings, the n-gram memory) are expanded either way.
+Embeddings, which a checkpoint stores plainly, are expanded either way.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stepahead.devices.kernels.quantized import (
     WeightFormat,
     concatenate,
 )
+from stepahead.devices.kernels.quantized_rows import QuantizedRows, Table
 
 from ..checkpoint.formats import QuantizedTensor
 from ..checkpoint.layout import tensor_specs
@@ -104,7 +105,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class EngramWeights:
-    table: Tensor  # [rows, engram_dim]
+    table: Table  # [rows, engram_dim]
     projection: Weight  # [(copies + 1) * dim, rows_per_token * engram_dim]
     query_key: Tensor  # [copies, dim]: q_weight * k_weight, wide
 
@@ -207,6 +208,15 @@ class _Loader:
         assert isinstance(stored, QuantizedTensor)  # the spec says so
         return stored.kept().to(self._device)
 
+    def table(self, name: str) -> Table:
+        """A table to look rows up in: as it is stored if the loader keeps that, else expanded."""
+        spec = self._specs.get(name)
+        if self._stored is None or spec is None or spec.kind is not StorageKind.FP8_ROWS:
+            return self.matrix(name)
+        stored = self._stored.read_stored(name, spec)
+        assert isinstance(stored, QuantizedTensor)  # the spec says so
+        return QuantizedRows(stored.payload, stored.scales).to(self._device)
+
     def stack_rows(self, *names: str) -> Tensor:
         return torch.cat([self.matrix(name) for name in names])
 
@@ -274,7 +284,7 @@ class _Loader:
 
     def engram(self, prefix: str) -> EngramWeights:
         return EngramWeights(
-            table=self.matrix(f"{prefix}.embed.weight"),
+            table=self.table(f"{prefix}.embed.weight"),
             projection=self.weight(f"{prefix}.wkv.weight"),
             query_key=self.wide(f"{prefix}.q_weight") * self.wide(f"{prefix}.k_weight"),
         )
