@@ -67,8 +67,10 @@ def draw_tokens(
         tokens.view(shape).masked_fill(outside, NO_TOKEN),
         finite.view(shape) | outside,
         None if chosen is None else chosen.view(shape).masked_fill(outside, 0),
-        None if top is None else top.view(*shape, -1).masked_fill(outside.unsqueeze(-1), 0),
-        None if top_ids is None else top_ids.view(*shape, -1).masked_fill(outside.unsqueeze(-1), NO_TOKEN),
+        None if top is None else top.view(*shape, alternatives).masked_fill(outside.unsqueeze(-1), 0),
+        None
+        if top_ids is None
+        else top_ids.view(*shape, alternatives).masked_fill(outside.unsqueeze(-1), NO_TOKEN),
     )
 
 
@@ -112,7 +114,7 @@ def _edit(raw: Tensor, slots: Tensor, output: Tensor, ahead: Tensor, tables: Sam
     work = tables.work[slots].unsqueeze(1)
     edited = _penalised(raw, slots, ahead, tables, work)
     zeros = torch.zeros_like(raw)
-    biases = tables.bias_values[slots].masked_fill(tables.bias_ids[slots] < 0, 0)
+    biases = tables.bias_values[slots].to(raw.dtype)
     own = (work & BIAS > 0) & (tables.bias_ids[slots] >= 0)
     edited = edited + zeros.scatter_add(1, tables.bias_ids[slots].clamp(min=0), biases.masked_fill(~own, 0))
     allowed = tables.allowed_ids[slots]
