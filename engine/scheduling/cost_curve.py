@@ -35,6 +35,10 @@ ENOUGH = 5
 STEPS_BETWEEN = 32
 MOST_KINDS = 256
 _LEAST_SHARE = 0.1
+_MOST_TAKEN = 0.75
+"""Of the curve's own slope that a correction may take away: rows that seem free would all be computed."""
+FORGOTTEN_AFTER = 5000
+"""Steps after which a kind of step that did not occur again is not believed any more."""
 
 
 class CostCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +114,7 @@ class CostModel:
         self._drafts: dict[int, float] = {}  # what drafting for so many sequences takes: curve, or learned
         self._learned_drafts: dict[int, float] = {}
         self._seen: dict[_Kind, deque[float]] = {}
+        self._last: dict[_Kind, int] = {}  # when it was seen last, in steps
         self._observed = 0
         self._asked: tuple[int, int, int, bool] | None = None
         self._answer = self._base
@@ -158,12 +163,16 @@ class CostModel:
         seen = self._seen.get(kind)
         if seen is None:
             if len(self._seen) >= MOST_KINDS:
-                del self._seen[next(iter(self._seen))]  # the oldest kind
+                self._forget(min(self._last, key=self._last.__getitem__))
             seen = self._seen[kind] = deque(maxlen=RECENT)
         seen.append(seconds)
         self._observed += 1
+        self._last[kind] = self._observed
         if self._observed % STEPS_BETWEEN == 0:
             self._correct()
+
+    def _forget(self, kind: _Kind) -> None:
+        del self._seen[kind], self._last[kind]
 
     def _correct(self) -> None:
         """Steps without drafts say what a step costs, those with them what drafting adds to that.
@@ -171,6 +180,8 @@ class CostModel:
         The slope is the median of the slopes between two sizes of one kind; what is left at some number of
         sequences is its overhead.
         """
+        for kind in [kind for kind, last in self._last.items() if self._observed - last > FORGOTTEN_AFTER]:
+            self._forget(kind)
         typical = {kind: median(times) for kind, times in self._seen.items() if len(times) >= ENOUGH}
         if not typical:
             return
@@ -181,12 +192,13 @@ class CostModel:
         for kind, seconds in typical.items():
             residuals.setdefault((kind[0], kind[2]), []).append((kind[1], seconds - self.scale * curve[kind]))
         slopes = [
-            (right - left) / (more - fewer)
+            ((right - left) / (more - fewer), more - fewer)
             for points in residuals.values()
             for (fewer, left), (more, right) in _neighbours(points)
         ]
         if slopes:
-            self.slope = median(slopes)
+            usual = float(self._base[-1] - self._base[0]) / self._most
+            self.slope = max(_weighted_median(slopes), -_MOST_TAKEN * self.scale * usual)
         overheads = {
             kind: median(left - self.slope * rows for rows, left in points)
             for kind, points in residuals.items()
@@ -215,6 +227,16 @@ class CostModel:
     def _curve_of(self, kind: _Kind) -> float:
         sequences, rows, drafting = kind
         return float(self._base[rows]) + (self.curve.draft(sequences) if drafting else 0.0)
+
+
+def _weighted_median(values: list[tuple[float, int]]) -> float:
+    """Of (value, weight): two sizes that are close say little of what a row costs."""
+    left = sum(weight for _, weight in values) / 2
+    for value, weight in sorted(values):
+        left -= weight
+        if left <= 0:
+            return value
+    raise AssertionError("no values")
 
 
 def _neighbours(points: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
