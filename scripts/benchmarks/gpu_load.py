@@ -75,6 +75,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     lag_max_ms: float
     hidden: float  # share of the host's time that lies under the device's
     causes: dict[str, float]  # of idle time, share of the window
+    host_us: dict[str, float]  # median of each actor's time in a step
 
     @property
     def tokens_per_user(self) -> float:
@@ -150,4 +151,5 @@ async def steady(
         lag_max_ms=summary.loop_lag.max / 1e3,
         hidden=summary.hidden_share,
         causes={cause: share for cause, share in summary.critical_path.items() if share > 0.001},
+        host_us={actor: spread.p50 for actor, spread in summary.host_by_actor.items()},
     )
