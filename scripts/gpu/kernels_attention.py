@@ -1,6 +1,6 @@
 """Attention, latents, stores and the step index on the card; see check_kernels.py.
 
-Two sizes: the built-in model's (8 heads of 64, window 16, 16 entries) and the real one's (64 heads of 512,
+Two sizes: the built-in model's (8 heads of 64, window 64, 64 entries) and the real one's (64 heads of 512,
 window 128, 512 entries). A row's keys are counted as read once.
 """
 
@@ -35,7 +35,7 @@ class Size:
     entries: int
 
 
-BUILT_IN = Size("built-in", 8, 64, 16, 64, 16, 16)
+BUILT_IN = Size("built-in", 8, 64, 16, 128, 64, 64)
 REAL = Size("real", 64, 512, 64, 1280, 128, 512)
 
 

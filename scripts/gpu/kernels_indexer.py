@@ -65,7 +65,7 @@ def choose_row(
     name: str, sequences: int, each: int, context: int, columns: int, small: bool, *, real: bool = True,
     candidates: Candidates | None = None,
 ) -> Row:  # fmt: skip
-    heads, dim, count, dtype = (32, 128, 512, torch.bfloat16) if real else (4, 32, 16, torch.float32)
+    heads, dim, count, dtype = (32, 128, 512, torch.bfloat16) if real else (4, 32, 64, torch.float32)
     query, keys, view = problem(sequences, each, context, heads, dim, dtype, 128 if real else 64, columns)
     choice = candidates if candidates is not None else Candidates(8, 2048, None, False)
     run = partial(indexer.choose_entries, query, keys, view, count, choice)

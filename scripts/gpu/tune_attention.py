@@ -48,7 +48,7 @@ def time_choice() -> None:
         (64, 1, 16384, 130, True), (1, 1, 131072, 1026, True), (1, 1024, 16384, 130, True),
     )  # fmt: skip
     for sequences, each, context, columns, real in cases:
-        heads, dim, count, dtype = (32, 128, 512, torch.bfloat16) if real else (4, 32, 16, torch.float32)
+        heads, dim, count, dtype = (32, 128, 512, torch.bfloat16) if real else (4, 32, 64, torch.float32)
         per_block = 128 if real else 64
         query, keys, view = problem(sequences, each, context, heads, dim, dtype, per_block, columns)
         rows = sequences * each

@@ -22,8 +22,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..reference import attention as reference
-from ..reference.attention import KeyIndex
-from .codes import dot
+from ..reference.attention import KEY_TILE, KeyIndex
+from .codes import wide_dot
 from .launching import INTERPRETED, power_of_two
 
 _LOWEST = tl.constexpr(-3.0e38)
@@ -90,7 +90,7 @@ def _over_tiles(
         seen = place >= 0
         cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
         keys = tl.load(cells, mask=seen[:, None], other=0.0)
-        scores = dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
+        scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
         scores = tl.where(seen[None, :], scores * scale, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         fade = tl.exp(top - new_top)
@@ -98,10 +98,10 @@ def _over_tiles(
         total = total * fade + tl.sum(weights, axis=1)
         value = value * fade[:, None]
         rounded = weights.to(keys.dtype)
-        value = dot(rounded, keys, value, ASSEMBLY)
+        value = wide_dot(rounded, keys, value, ASSEMBLY)
         if not ROUND and keys.dtype != tl.float32:
             rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
-            value = dot(rest, keys, value, ASSEMBLY)
+            value = wide_dot(rest, keys, value, ASSEMBLY)
         top = new_top
     return value, top, total
 
@@ -199,13 +199,12 @@ def _attend_few(
     WINDOW: tl.constexpr,
     ENTRIES: tl.constexpr,
     KEYS: tl.constexpr,
-    MATRIX: tl.constexpr,
+    ROUND: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):
     """All heads of a row over all of its keys at once, where they are no more than a tile.
 
-    Keys of both pools come in one gather, so nothing waits for a loop. Float32 products are summed by hand:
-    the matrix units do not have them, and a product of so few heads would be padded to twice its size.
+    Keys of both pools come in one gather, so nothing waits for a loop.
     """
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS_PADDED)
@@ -226,18 +225,16 @@ def _attend_few(
         seen = seen | (chosen >= 0)
     turns = turns_pointer + row * ROTARY
     query = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
-    if MATRIX:
-        scores = dot(query, tl.trans(keys), tl.zeros([HEADS_PADDED, KEYS], tl.float32), ASSEMBLY)
-    else:
-        scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)
+    scores = wide_dot(query, tl.trans(keys), tl.zeros([HEADS_PADDED, KEYS], tl.float32), ASSEMBLY)
     scores = tl.where(seen[None, :], scores * scale, -float("inf"))
     top = tl.maximum(tl.max(scores, axis=1), _LOWEST)
     weights = tl.exp(scores - top[:, None])
     total = tl.sum(weights, axis=1)
-    if MATRIX:
-        value = dot(weights.to(keys.dtype), keys, tl.zeros([HEADS_PADDED, DIM], tl.float32), ASSEMBLY)
-    else:
-        value = tl.sum(weights[:, :, None] * keys[None, :, :], axis=1)
+    rounded = weights.to(keys.dtype)
+    value = wide_dot(rounded, keys, tl.zeros([HEADS_PADDED, DIM], tl.float32), ASSEMBLY)
+    if not ROUND and keys.dtype != tl.float32:
+        rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
+        value = wide_dot(rest, keys, value, ASSEMBLY)
     inside = head < HEADS
     sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
     out = out_pointer + row * (HEADS * DIM)
@@ -326,14 +323,12 @@ def attend(
     window = window_places.shape[1]
     rotary = turns_rows_dim.shape[1]
     few = power_of_two(max(window + entries, 16))
-    rounds = query.element_size() == 2
-    if few <= 64 and dim <= 128 and heads <= 16 and rounds == round_probabilities:
+    if few <= (KEY_TILE if round_probabilities else FEW_KEYS) and dim <= 128 and heads <= 16:
         _attend_few[(rows,)](
             query, turns_rows_dim, window_pool, window_places,
             window_pool if entry_pool is None else entry_pool, entry_places, sink_heads, out, scale,
-            HEADS=heads, HEADS_PADDED=max(power_of_two(heads), 16 if rounds else 1), DIM=dim, ROTARY=rotary,
-            WINDOW=window, ENTRIES=entries, KEYS=few, MATRIX=rounds, ASSEMBLY=not INTERPRETED,
-            num_warps=4 if rounds else 8,
+            HEADS=heads, HEADS_PADDED=16, DIM=dim, ROTARY=rotary, WINDOW=window, ENTRIES=entries, KEYS=few,
+            ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=4 if few <= 64 else 8,
         )  # fmt: skip
         return out
     head_block, tile, warps, stages = _blocks(heads, dim, query.element_size(), round_probabilities)
@@ -360,6 +355,9 @@ def _partial_results(query: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor
     value = torch.empty(rows, splits, heads, dim, dtype=torch.float32, device=query.device)
     return value, value.new_empty(rows, splits, heads), value.new_empty(rows, splits, heads)
 
+
+FEW_KEYS = 128
+"""Up to so many keys of small vectors are one tile."""
 
 FEW_ROWS = 64
 """Up to so many rows, each row's keys are shared out among several programs."""

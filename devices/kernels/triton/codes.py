@@ -136,6 +136,19 @@ def dot(left, right, sums, assembly: tl.constexpr):
 
 
 @triton.jit
+def wide_dot(left, right, sums, assembly: tl.constexpr):
+    """`dot`, but float32 factors meet in the matrix units as three bfloat16 numbers each: all of their bits,
+    and the six products that matter to float32. Outside of them a small product takes several times as
+    long; tf32 would keep ten bits.
+    """
+    if assembly and left.dtype == tl.float32:
+        sums = tl.dot(left, right, sums, input_precision="bf16x6")
+    else:
+        sums = dot(left, right, sums, assembly)
+    return sums
+
+
+@triton.jit
 def fp8_scale(amax):
     """The power of two under which `amax` fits e4m3, as the published rule has it: on exponent bits.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .codes import dot
+from .codes import wide_dot
 from .forms import narrowed, round_pairs
 
 
@@ -56,10 +56,7 @@ def _weighted(
     """Scores `[ROWS, tile]`; rounded where the twin's tensors are, sums in float32."""
     lines: tl.constexpr = query.shape[0]
     tile: tl.constexpr = keys.shape[0]
-    if lines < 16:
-        dots = tl.sum(query.to(tl.float32)[:, None, :] * keys.to(tl.float32)[None, :, :], axis=2)
-    else:
-        dots = dot(query, tl.trans(keys), tl.zeros([lines, tile], tl.float32), ASSEMBLY)
+    dots = wide_dot(query, tl.trans(keys), tl.zeros([lines, tile], tl.float32), ASSEMBLY)
     liked = tl.maximum(narrowed(dots, like_pointer), 0.0) * weights[:, None]
     if NARROW:
         liked = narrowed(liked, like_pointer)

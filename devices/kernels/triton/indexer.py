@@ -94,9 +94,7 @@ def _score(
     heads, dim = query.query_rows_heads_dim.shape[1:]
     listed = listing.chosen is not None
     height = 1 if listed or view.rows.tiles.longest == 1 else 4
-    # The matrix units take no fewer than 16 lines; float32 products of a few lines are summed without them.
-    fewest = 1 if keys.element_size() == 4 and heads * height <= 8 else 16
-    padded = max(power_of_two(heads), fewest // height, 1)
+    padded = max(power_of_two(heads), 16 // height)  # the matrix units take no fewer than 16 lines
     groups = triton.cdiv(end - first, height)
     tile = min(64, view.per_block)
     splits = max(1, min(PROGRAMS // groups, triton.cdiv(scores.shape[1], tile)))
