@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,8 @@ from stepahead.devices.cpu import CpuDevice
 from stepahead.devices.device import Device, DeviceError
 from stepahead.engine.model.hashed import HashedModel, HashedRunner, solo
 from stepahead.engine.model.remote import RemoteRunner, open_remote, ring_sizes
-from stepahead.engine.model.runner import RunnerShape
+from stepahead.engine.model.runner import RunnerShape, StepTime
+from stepahead.engine.step_costs import CostsWanted
 from tests.unit.hashed_driver import HandDriver, request, shape_for
 
 MODEL = HashedModel(draft_tokens=2)
@@ -21,6 +23,15 @@ MODEL = HashedModel(draft_tokens=2)
 def hashed(model: HashedModel, shape: RunnerShape, device: Device) -> HashedRunner:
     """A factory for the child, which imports this module for it."""
     return HashedRunner(model, shape, device)
+
+
+class _Paced(HashedRunner):
+    def time_step(self, sequences: int, rows: int) -> StepTime:
+        return StepTime(float(rows), 0.5)
+
+
+def paced(model: HashedModel, shape: RunnerShape, device: Device) -> HashedRunner:
+    return _Paced(model, shape, device)
 
 
 def fails(shape: RunnerShape, device: Device) -> HashedRunner:
@@ -43,6 +54,29 @@ async def test_it_says_what_a_local_runner_says() -> None:
         told = {r.key: list(solo(MODEL, r).tokens) for r in requests}
         assert await driver.run() == told
         assert driver.running[0].logprobs[:30] == list(solo(MODEL, requests[0]).logprobs)
+    finally:
+        runner.close()
+
+
+async def test_steps_are_timed_and_kept_in_the_child(tmp_path: Path) -> None:
+    wanted = CostsWanted(seconds=1.0, folder=str(tmp_path), key="k")
+    for timed in (True, False):  # the second child cannot tell, and reads what the first one left
+        runner = await open_remote(
+            functools.partial(paced if timed else hashed, MODEL), shape_for(MODEL), threads=1
+        )
+        try:
+            curve = await runner.step_costs(wanted)
+        finally:
+            runner.close()
+        assert curve is not None
+        assert (curve.rows, curve.sequences) == ((1, 4, 16, 18), (1, 4))
+        assert curve.seconds == pytest.approx((1.0, 4.0, 16.0, 18.0))
+
+
+async def test_a_child_that_cannot_time_its_steps_has_no_costs() -> None:
+    runner = await _remote()
+    try:
+        assert await runner.step_costs(CostsWanted(seconds=1.0, folder=None, key="k")) is None
     finally:
         runner.close()
 
