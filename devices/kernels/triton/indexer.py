@@ -106,7 +106,7 @@ def _score(
         ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form], NARROW=query.narrow,
         PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
         CANDIDATES=listing.candidates if listed else 0, SIZE=listing.size, ASSEMBLY=not INTERPRETED,
-        num_warps=4, num_stages=3,
+        num_warps=4 if padded * height < 128 else 8, num_stages=3,
     )  # fmt: skip
 
 
