@@ -21,6 +21,8 @@ from stepahead.engine.scheduling.verification import (
     survivals,
 )
 
+from .test_no_host_sync import ForbidValueReads
+
 EXAMPLE = np.array([[0.9, 0.8, 0.5], [0.6, 0.5, 0.4], [0.95, 0.9, 0.9]], dtype=np.float32)
 CURVE = CostCurve(rows=(4, 8, 12), seconds=(10.3e-3, 11.0e-3, 13.5e-3), padded=True)
 
@@ -140,6 +142,15 @@ def test_a_later_confidence_never_decides_whether_an_earlier_draft_is_verified(
     changed[sequence, place + 1 :] = survival[sequence, place] * survivals(others[None])[0, place + 1 :]
     before, after = deal(survival, most, spare), deal(changed, most, spare)
     assert min(before[sequence] - 1, place + 1) == min(after[sequence] - 1, place + 1)
+
+
+def test_the_device_deals_without_a_look_at_any_value() -> None:
+    odds = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    most = torch.tensor([5, 0, 3, 5, 5, 1, 2])
+    with ForbidValueReads():
+        survival = dealing.survivals(odds)
+        lengths = dealing.deal(survival, most, 9)
+    assert lengths.tolist() == deal(survival.numpy(), most.numpy(), 9).tolist()
 
 
 def test_of_equal_rates_the_fewest_drafts() -> None:
