@@ -15,6 +15,7 @@ Invariant: graphs are freed before the streams they were captured on, and everyt
 from __future__ import annotations
 
 import warnings
+import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -67,6 +68,7 @@ class NvidiaDevice(Device):
         self._graphs: list[_NvidiaGraph] = []
         self._pool: Any = None
         self._closed = False
+        self._finalizer = weakref.finalize(self, _stop, self._streams)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -186,6 +188,7 @@ class NvidiaDevice(Device):
         if self._closed:
             return
         self._closed = True
+        self._finalizer.detach()
         for stream in self._streams.values():
             stream.close(CLOSE_SECONDS)
         for graph in self._graphs:
@@ -198,6 +201,12 @@ class NvidiaDevice(Device):
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error(NAME)
+
+
+def _stop(streams: dict[str, NvidiaStream]) -> None:
+    """For a device that was lost without being closed: its threads end, and nobody waits for them."""
+    for stream in streams.values():
+        stream.stop()
 
 
 class _NvidiaGraph(Graph):

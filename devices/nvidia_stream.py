@@ -112,3 +112,8 @@ class NvidiaStream(Stream):
             self._watcher.stop(seconds)
             self._watcher.abandon(self._error)
             self._watcher = None
+
+    def stop(self) -> None:
+        """Lets the watcher's thread end when it has settled what was asked."""
+        if self._watcher is not None:
+            self._watcher.stop()

@@ -178,7 +178,7 @@ def open_sized_runner(
             needs = _rehearse(model, described.facts, shape, device)
             shape = shape_for(device.memory().free - needs.reserve(graphs=shape.graph_sequences > 0))
         runner = V41Runner(model, described.facts, shape, device)
-    runner.capture()
+        runner.capture()
     return runner
 
 
