@@ -34,6 +34,7 @@ class Choice(msgspec.Struct):
     tokens: list[int] = []
     text: str = ""
     logprobs: list[TokenLogprob] = []
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     reason: FinishReason | None = None
     usage: Usage | None = None
 
@@ -261,6 +262,10 @@ class _Driver:
             heard.complaints.append(f"an empty delta: {delta}")
         if (delta.finish_reason is None) != (delta.usage is None):
             heard.complaints.append(f"usage and finish reason come together: {delta}")
+        if delta.prompt_logprobs is not None:
+            if choice.tokens or choice.text or delta.index:
+                heard.complaints.append(f"the prompt's logprobs come late, or with another choice: {delta}")
+            choice.prompt_logprobs = tuple(delta.prompt_logprobs)
         choice.tokens += delta.token_ids
         choice.text += delta.text
         choice.logprobs += delta.logprobs or ()

@@ -117,9 +117,12 @@ def _knobs(chances: _Chances, model: Model) -> Knobs:
 
 
 def _speculation(chances: _Chances, model: Model) -> dict[str, Any]:
-    """Mostly adaptive; sometimes fewer drafts than the model makes."""
+    """Mostly adaptive; sometimes fewer drafts than the model makes. By rejection all are verified: then the
+    oracle knows the windows."""
     if model.draft_tokens == 0 or chances.one_in(4):
         return {}
+    if chances.one_in(4):
+        return {"acceptance": "rejection"}
     drafts = chances.of(None, None, None, chances.between(0, model.draft_tokens))
     most = max(model.draft_tokens if drafts is None else drafts, 1)
     verify = chances.of("adaptive", "adaptive", "adaptive", chances.between(1, most))
@@ -252,6 +255,8 @@ def _sampling(chances: _Chances, model: Model, knobs: Knobs) -> dict[str, Any]:
     if chances.one_in(5) and fields["detokenize"]:
         letters = "".join(chr(code) for code in range(32, 123))
         fields["stop"] = tuple(chances.of(*letters) for _ in range(chances.between(1, 8)))
+    if chances.one_in(6):
+        fields["prompt_logprobs"] = chances.of(0, 1, 3)
     return fields | _edits(chances, model)
 
 

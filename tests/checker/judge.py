@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stepahead import FinishReason
 from stepahead.engine.errors import (
@@ -31,6 +31,11 @@ def judge(run: Run) -> list[str]:
     return complaints
 
 
+def _told(run: Run, client: Client, most: Mapping[int, int] | None = None) -> tuple[Told, ...]:
+    rejection = run.script.knobs.acceptance == "rejection"
+    return told(run.script.model, client, run.limits, most, rejection=rejection)
+
+
 def _complaints(run: Run, client: Client, heard: Heard) -> Iterator[str]:
     yield from heard.complaints
     if client.leave == "never_start":
@@ -38,7 +43,7 @@ def _complaints(run: Run, client: Client, heard: Heard) -> Iterator[str]:
             yield f"a stream that was never started said something: {heard}"
         return
     try:
-        answers = told(run.script.model, client, run.limits, _wanted(client, heard))
+        answers = _told(run, client, _wanted(client, heard))
         if client.n > run.script.knobs.queue_capacity:
             raise InvalidParameterError("n", client.n, "at most queue_capacity")
     except InvalidRequestError as error:
@@ -126,6 +131,7 @@ def _choice(run: Run, client: Client, heard: Heard, choice: Choice, answer: Told
         yield from _logprobs(client, choice, answer)
     elif choice.logprobs:
         yield "has logprobs nobody asked for"
+    yield from _prompt_logprobs(client, choice, answer)
     match choice.reason:
         case None:
             if not answer.text.startswith(choice.text) and not _is_tail(choice, answer):
@@ -143,6 +149,15 @@ def _choice(run: Run, client: Client, heard: Heard, choice: Choice, answer: Told
                 yield "has no deadline that could pass"
             yield from _cut_text(client, choice)
     yield from _usage(client, choice, answer)
+
+
+def _prompt_logprobs(client: Client, choice: Choice, answer: Told) -> Iterator[str]:
+    heard = choice.prompt_logprobs
+    whole = bool(choice.tokens) or choice.reason in (FinishReason.STOP, FinishReason.LENGTH)
+    if heard is None and whole and answer.prompt:
+        yield "has no prompt logprobs"
+    if heard is not None and (client.prompt_logprobs is None or heard != answer.prompt):
+        yield f"has prompt logprobs {heard}, alone {answer.prompt}"
 
 
 def _is_tail(choice: Choice, answer: Told) -> bool:
@@ -174,7 +189,7 @@ def _most_cached(run: Run, client: Client) -> int:
             most = max(most, common)
             if common == len(other.prompt):
                 try:
-                    answers = told(run.script.model, other, run.limits)
+                    answers = _told(run, other)
                 except InvalidRequestError:
                     continue
                 texts = (other.prompt + answer.sampled for answer in answers)

@@ -17,7 +17,7 @@ from stepahead.actors.delta_channel import LOGPROB_FLOOR
 from stepahead.engine.config import RequestLimits
 from stepahead.engine.model.hashed import HashedModel, Solo, solo
 from stepahead.engine.sampling.commit import FAILED, STOP
-from stepahead.engine.types import Request, ResolvedParams
+from stepahead.engine.types import Request, ResolvedParams, TokenLogprob
 from stepahead.engine.validation import validate
 from tests.unit.text_tokenizer import small_tokenizer
 
@@ -34,10 +34,16 @@ class Told(msgspec.Struct, frozen=True):
     logprobs: tuple[float, ...]
     top: tuple[tuple[tuple[int, float], ...], ...]
     sampled: tuple[int, ...]  # what the model says, end id included, stop strings ignored
+    prompt: tuple[TokenLogprob, ...] = ()  # of the prompt's tokens, where the first choice was asked for them
 
 
 def told(
-    model: Model, client: Client, limits: RequestLimits, most: Mapping[int, int] | None = None
+    model: Model,
+    client: Client,
+    limits: RequestLimits,
+    most: Mapping[int, int] | None = None,
+    *,
+    rejection: bool = False,
 ) -> tuple[Told, ...]:
     """By choice. Raises `InvalidRequestError` as the engine must at submission.
 
@@ -50,12 +56,14 @@ def told(
     for choice in range(client.n):
         wanted = params.max_output if most is None else most.get(choice, params.max_output)
         cut = msgspec.structs.replace(params, max_output=min(wanted, params.max_output))
-        answers.append(_shown(_solo(model, prompt.tobytes(), cut, choice), client))
+        if choice:
+            cut = msgspec.structs.replace(cut, prompt_logprobs=-1)
+        answers.append(_shown(_solo(model, prompt.tobytes(), cut, choice, rejection), client))
     return tuple(answers)
 
 
 @lru_cache(maxsize=256)
-def _solo(model: Model, prompt: bytes, params: ResolvedParams, choice: int) -> Solo:
+def _solo(model: Model, prompt: bytes, params: ResolvedParams, choice: int, rejection: bool) -> Solo:
     request = Request(
         key=1 + choice,
         group=1,
@@ -69,7 +77,7 @@ def _solo(model: Model, prompt: bytes, params: ResolvedParams, choice: int) -> S
         deadline=None,
         salt=b"",
     )
-    return solo(_hashed(model), request)
+    return solo(_hashed(model), request, rejection=rejection)
 
 
 @cache
@@ -98,7 +106,7 @@ def _shown(answer: Solo, client: Client) -> Told:
     top = tuple(
         tuple((token, max(value, LOGPROB_FLOOR)) for token, value in row) for row in answer.top[: len(tokens)]
     )
-    return Told(tokens, text, reason, count, logprobs, top, answer.tokens)
+    return Told(tokens, text, reason, count, logprobs, top, answer.tokens, answer.prompt)
 
 
 def _first_stop(text: str, client: Client) -> str | None:

@@ -60,6 +60,7 @@ class Knobs(Struct):
     mailbox_capacity: int = 8192
     draft_tokens: int | None = None
     verify: Literal["adaptive", "all"] | int = "all"
+    acceptance: Literal["coupled", "rejection"] = "coupled"
 
     def config(self) -> EngineConfig:
         return EngineConfig(**msgspec.structs.asdict(self))
@@ -114,6 +115,7 @@ class Client(Struct):
     best_of: int | None = None
     logprobs: int | None = None
     logprobs_of: Literal["model", "processed"] = "model"
+    prompt_logprobs: int | None = None
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

@@ -31,7 +31,7 @@ class Solo(msgspec.Struct, frozen=True):
 
 
 def solo(model: HashedModel, request: Request, *, rejection: bool = False) -> Solo:
-    """Runs a validated request to its end; with `rejection` in windows of the model's drafts, all verified.
+    """Runs a validated request to its end; with `rejection` in windows of all the drafts it may have.
 
     Greedy requests do not notice the difference.
     """
@@ -115,7 +115,7 @@ class _Window:
         if self._open:
             return
         self._line, ahead, feed = [], history.copy(), newest
-        for place in range(self._model.draft_tokens):
+        for place in range(min(self._model.draft_tokens, self._request.params.draft_tokens)):
             digests = np.array([ahead.append(feed)], dtype=np.uint64)
             assumed = None if edits is None else edits.assuming([draft for draft, _ in self._line])
             row = _row_params(self._request, assumed)

@@ -119,6 +119,8 @@ class CapturedDecode:
         return self._device.capture(torch.inference_mode()(work), label)
 
     def _variants(self) -> list[_Variant]:
+        if self._shape.rejection:
+            return []  # what a rejected draft leaves is drawn eagerly
         drafts = (True, False) if self._drafts else (False,)
         randoms = (True, False) if self._sampler.varies else (True,)
         return [_Variant(random, drafting) for drafting in drafts for random in randoms]
@@ -144,7 +146,8 @@ class CapturedDecode:
 
     def samples(self, plan: SamplePlan, layout: BatchLayout) -> bool:
         """Whether the step's sampling has a graph. Asked after the plan's updates were applied."""
-        return plan.masks is None and plan.logprobs < 0 and self._sampler.takes(layout.slots)
+        plain = plan.masks is None and plan.logprobs < 0 and not self._shape.rejection
+        return plain and self._sampler.takes(layout.slots)
 
     def sample(self, plan: StepPlan, key: CaptureKey) -> None:
         slots = plan.layout.slots

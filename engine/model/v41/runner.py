@@ -196,7 +196,7 @@ class V41Runner(Runner):
     def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, key: CaptureKey) -> None:
         step = self._replayed.popleft()
         self._tables.update(plan.updates, plan.edits)
-        if not self.shape.rejection and graphs.samples(plan, step.layout):
+        if graphs.samples(plan, step.layout):
             graphs.sample(step, key)
             self._results[step.step] = lambda: graphs.collect(step)
             return
