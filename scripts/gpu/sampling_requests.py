@@ -122,10 +122,10 @@ _TOYS: dict[str, dict[str, Any]] = {
 
 def toy_p_value(vocab: int, device: torch.device, draws: int = 200_000) -> dict[str, float]:
     """Of the chi-square statistic of draws at as many output positions, by kind of request."""
-    return {name: _p_value(fields, vocab, device, draws) for name, fields in _TOYS.items()}
+    return {name: p_value(fields, vocab, device, draws) for name, fields in _TOYS.items()}
 
 
-def _p_value(fields: dict[str, Any], vocab: int, device: torch.device, draws: int) -> float:
+def p_value(fields: dict[str, Any], vocab: int, device: torch.device, draws: int) -> float:
     tables = tables_of([fields], vocab, device)
     logits = torch.full((1, vocab), -9.0, device=device)
     likely = torch.arange(8, device=device) * (vocab // 8)

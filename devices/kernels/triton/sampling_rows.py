@@ -63,11 +63,11 @@ def report_row(
     VOCAB: tl.constexpr, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write log-probabilities of a row whose kept tokens have this mass."""
-    log_total = tl.log(weight.to(tl.float32) * (0.5**SCALE))
+    log_total = tl.log(tl.maximum(weight, 1).to(tl.float32) * (0.5**SCALE))
     tl.store(logprob, tl.sum(tl.where(ids == token, y, 0.0)) - peak - log_total)
     if ALTERNATIVES > 0:
         report_best(
-            y, ids, ids < VOCAB, ids, ids, VOCAB, False, threshold, last, min_p, peak, log_total,
+            y, ids, (ids < VOCAB) & (y == y), ids, ids, VOCAB, False, threshold, last, min_p, peak, log_total,
             top, top_ids, ALTERNATIVES, False, BLOCK,
         )  # fmt: skip
 

@@ -33,7 +33,8 @@ def more_candidates(source, listed, start, count, is_listed, BLOCK: tl.constexpr
     place = start + tl.arange(0, BLOCK)
     valid = place < count
     ids = tl.where(is_listed, tl.load(listed + place, mask=valid & is_listed, other=0), place)
-    return tl.load(source + ids, mask=valid, other=float("-inf")), ids, valid
+    values = tl.load(source + ids, mask=valid, other=float("-inf"))
+    return values, ids, valid & (values == values)
 
 
 @triton.jit
@@ -193,7 +194,7 @@ def report_best(
                 wins = (other > best) | ((other == best) & (other_id < token))
                 best, token = tl.where(wins, other, best), tl.where(wins, other_id, token)
                 start += BLOCK
-        value = tl.max(_value_of(best))
+        value = tl.max(tl.where(token < _NO_ID, _value_of(best), float("-inf")))
         kept = tl.max(
             stays(_value_of(best), token, token < _NO_ID, threshold, last, peak, min_p).to(tl.int32)
         )

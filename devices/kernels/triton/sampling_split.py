@@ -342,7 +342,7 @@ def _report(
     y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, weight, token, drawn,
     program, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    log_total = tl.log(weight.to(tl.float32) * (0.5**SCALE))
+    log_total = tl.log(tl.maximum(weight, 1).to(tl.float32) * (0.5**SCALE))
     tl.store(drawn.logprobs + program, tl.load(source + token) - peak - log_total)
     if ALTERNATIVES > 0:
         report_best(
