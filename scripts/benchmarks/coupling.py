@@ -1,31 +1,22 @@
-"""What it costs that a seed's text does not depend on drafts: coupled draws beside rejection sampling.
+"""What it costs that a seed's text does not depend on drafts: the engine in both modes of acceptance.
 
-The engine runs as always; an observer keeps the processed distributions of target and drafts. At every place
-that was verified before or at the first rejection, rejection sampling would accept with probability
-sum(min(p, q)): its mean stands beside how often the coupled draw was accepted there.
+Both run as they always do, every step verifying all drafts, on the same prompts with the same seeds. A place
+is judged when all drafts before it in its window were accepted; the accepted share of judged places is what a
+method can influence, and the tokens per step of a sequence are what comes of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from stepahead import Engine, EngineConfig, SamplingParams
-from stepahead.devices.kernels.reference import sampling
-from stepahead.engine.backend import Backend, model_opener
-from stepahead.engine.model.runner import SamplePlan
-from stepahead.engine.model.v41.choosing import Chooser, Drawn, ForwardResult
-from stepahead.engine.model.v41.processing import DrawRows, Draws, Processor
-from stepahead.engine.model.v41.runner import V41Runner
-from stepahead.engine.model.v41.sampling_slots import SamplingSlots
+from stepahead import Engine, EngineConfig, SamplingParams, Usage
 
 from .report import print_table, write_json
 
-HELP = "acceptance of coupled drafts beside what rejection sampling would accept, built-in model"
+HELP = "acceptance of drafts in both modes, coupled and by rejection, built-in model"
 
 PROMPTS = (
     "Once upon a time", "The little dog said", "Tom and his mom went to", "One day, a girl named Lily",
@@ -37,91 +28,71 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "temperature 1.0": {"temperature": 1.0},
     "temperature 1.0, top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
     "temperature 1.3": {"temperature": 1.3},
+    "temperature 1.0, penalties": {"frequency_penalty": 0.4, "repetition_penalty": 1.1},
 }
+Mode = Literal["coupled", "rejection"]
+MODES: tuple[Mode, ...] = ("coupled", "rejection")
 
 
-class _Recording(Processor):
-    """Keeps the distribution of every draw since `made` was cleared."""
+@dataclass
+class Acceptance:
+    """Counts over the steps of sequences that verified drafts."""
 
-    def __init__(self, tables: SamplingSlots) -> None:
-        super().__init__(tables)
-        self.made: list[Tensor] = []
+    accepted: int = 0
+    judged: int = 0
+    steps: int = 0
 
-    def draw(self, logits: Tensor, rows: DrawRows, alternatives: int = -1) -> Draws:
-        tables, slots = self._tables, rows.slots
-        scaled = logits.index_select(0, rows.numbers) / tables.temperature[slots].unsqueeze(1)
-        kept = sampling.keep_best(scaled, tables.top_k[slots], tables.top_p[slots], tables.min_p[slots])
-        self.made.append(kept.softmax(-1))
-        return super().draw(logits, rows, alternatives)
+    def add(self, usage: Usage) -> None:
+        """A step in which k drafts were accepted judged k + 1 places, or all there are."""
+        drafts = usage.drafted_tokens // max(usage.decode_steps, 1)
+        at_least = [usage.decode_steps, *usage.accepted_by_position]
+        self.steps += usage.decode_steps
+        self.accepted += sum(usage.accepted_by_position)
+        self.judged += sum(at_least[:drafts])
 
+    @property
+    def share(self) -> float:
+        return self.accepted / self.judged
 
-class _Observer(Chooser):
-    """Judges every verified place both ways."""
-
-    def __init__(self, chooser: Chooser) -> None:
-        super().__init__(chooser._model, chooser._shape, chooser._state, chooser._tables)
-        self._processor: _Recording = _Recording(chooser._tables)
-        self._guesses: dict[int, Tensor] = {}  # slot -> [places, vocab]
-        self.places, self.coupled, self.rejection = 0, 0.0, 0.0
-
-    def choose(self, forward: ForwardResult, plan: SamplePlan) -> Drawn:
-        self._processor.made.clear()
-        drawn = super().choose(forward, plan)
-        drafts = self._shape.draft_tokens
-        target = self._processor.made[0]
-        slots = forward.placed.slots.tolist()
-        for row in range(forward.placed.layout.decode_count):
-            guess, own = self._guesses.get(slots[row]), target[row * (drafts + 1) :]
-            accepted = int(drawn.emitted[row]) - 1
-            judged = min(accepted + 1, drafts)
-            if guess is not None:
-                self.places += judged
-                self.coupled += min(accepted, judged)
-                self.rejection += float(torch.minimum(guess[:judged], own[:judged]).sum())
-        return drawn
-
-    def draft(self, placed: Any, caches: Any) -> None:
-        self._processor.made.clear()
-        super().draft(placed, caches)
-        slots = placed.slots[placed.sampling].tolist()
-        self._guesses = {
-            slot: torch.stack([p[i] for p in self._processor.made]) for i, slot in enumerate(slots)
-        }
+    @property
+    def tokens_per_step(self) -> float:
+        return 1 + self.accepted / self.steps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tokens", type=int, default=96, metavar="N", help="tokens per prompt (96)")
+    parser.add_argument("--tokens", type=int, default=96, metavar="N", help="tokens per text (96)")
+    parser.add_argument("--texts", type=int, default=4, metavar="N", help="texts per prompt (4)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    asyncio.run(_measure(arguments.tokens))
-
-
-async def _measure(tokens: int) -> None:
-    observers: list[_Observer] = []
-    opened = model_opener(None, "cpu")
-
-    async def observed(config: EngineConfig) -> Backend:
-        backend = await opened(config)
-        if not isinstance(backend.runner, V41Runner):
-            raise TypeError("the built-in model has another runner")
-        observers.append(_Observer(backend.runner._chooser))
-        backend.runner._chooser = observers[0]
-        return backend
-
+    found = {mode: asyncio.run(_measure(mode, arguments.tokens, arguments.texts)) for mode in MODES}
     rows, content = [], {}
-    async with Engine.open(config=EngineConfig(max_sequences=len(PROMPTS)), opener=observed) as engine:
-        seen = observers[0]
-        for name, fields in REQUESTS.items():
-            seen.places, seen.coupled, seen.rejection = 0, 0.0, 0.0
-            asked = [
-                SamplingParams(max_tokens=tokens, seed=i, ignore_eos=True, **fields)
-                for i in range(len(PROMPTS))
-            ]
-            await asyncio.gather(*(engine.generate(p, a) for p, a in zip(PROMPTS, asked, strict=True)))
-            coupled, rejection = seen.coupled / seen.places, seen.rejection / seen.places
-            rows.append([name, f"{coupled:.3f}", f"{rejection:.3f}", str(seen.places)])
-            content[name] = {"coupled": coupled, "rejection": rejection, "places": seen.places}
-    title = "Accepted share of the places verified up to the first rejection"
-    print_table(title, ["request", "coupled", "rejection", "places"], rows)
+    for name in REQUESTS:
+        own = {mode: found[mode][name] for mode in MODES}
+        rows.append(
+            [name]
+            + [f"{own[mode].share:.3f}" for mode in MODES]
+            + [f"{own[mode].tokens_per_step:.2f}" for mode in MODES]
+            + [str(own["coupled"].judged)]
+        )
+        content[name] = {mode: [own[mode].share, own[mode].tokens_per_step] for mode in MODES}
+    columns = ["request", *MODES, "tokens/step", "by rejection", "places"]
+    print_table("Accepted share of the places judged, and tokens of a step", columns, rows)
     write_json("coupling", content)
+
+
+async def _measure(mode: Mode, tokens: int, texts: int) -> dict[str, Acceptance]:
+    config = EngineConfig(max_sequences=len(PROMPTS) * texts, acceptance=mode, verify="all", max_context=512)
+    found: dict[str, Acceptance] = {}
+    async with Engine.open(config=config) as engine:
+        for name, fields in REQUESTS.items():
+            asked = [
+                SamplingParams(max_tokens=tokens, seed=seed, ignore_eos=True, **fields)
+                for seed in range(len(PROMPTS) * texts)
+            ]
+            prompts = [prompt for prompt in PROMPTS for _ in range(texts)]
+            found[name] = Acceptance()
+            done = await asyncio.gather(*(engine.generate(p, a) for p, a in zip(prompts, asked, strict=True)))
+            for completion in done:
+                found[name].add(completion.usage)
+    return found
