@@ -41,6 +41,7 @@ class Operations:
     rotate_ = staticmethod(rotary.rotate_)
 
     embed = staticmethod(hyper_connections.embed)
+    embed_drafts = staticmethod(hyper_connections.embed_drafts)
     stack_copies = staticmethod(hyper_connections.stack_copies)
     open_sublayer = staticmethod(hyper_connections.open_sublayer)
     expand_and_open = staticmethod(hyper_connections.expand_and_open)

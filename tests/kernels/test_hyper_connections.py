@@ -169,6 +169,15 @@ def test_embed(rows: int, copies: int, dim: int, device: torch.device) -> None:
     assert pre.dtype == torch.float32
 
 
+@pytest.mark.parametrize("sequences", [0, 3])
+def test_embed_drafts(sequences: int, device: torch.device) -> None:
+    table = torch.randn(11, 40, device=device)
+    newest = torch.arange(sequences, device=device) + 4
+    out = simple_kernels.embed_drafts(table, newest, 2, 5, 4)
+    expected = reference.embed_drafts(table, newest, 2, 5, 4)
+    assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+
+
 def test_other_types_and_copies_take_the_reference(device: torch.device) -> None:
     for copies, dtype in ((3, torch.float32), (4, torch.float64)):
         inputs = Inputs(2, copies, 16, dtype, device)

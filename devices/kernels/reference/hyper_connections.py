@@ -190,6 +190,16 @@ def embed(table_vocab_dim: Tensor, token_ids: Tensor, copies: int) -> tuple[Tens
     return stack_copies(rows, copies)
 
 
+def embed_drafts(
+    table_vocab_dim: Tensor, newest_sequences: Tensor, noise: int, block: int, copies: int
+) -> tuple[Tensor, Tensor]:
+    """What `embed` returns for blocks of draft rows: each sequence's newest token, then `block - 1` times the
+    token `noise` (model_spec 3.2)."""
+    tokens = newest_sequences.new_full((newest_sequences.shape[0], block), noise)
+    tokens[:, 0] = newest_sequences
+    return embed(table_vocab_dim, tokens.flatten(), copies)
+
+
 def stack_copies(embeddings_rows_dim: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     """What `embed` returns, of rows that are at hand."""
     streams = embeddings_rows_dim.unsqueeze(1).repeat(1, copies, 1)

@@ -32,6 +32,7 @@ class TritonOperations(Operations):
     rms_norm = staticmethod(norm.rms_norm)
 
     embed = staticmethod(streams.embed)
+    embed_drafts = staticmethod(streams.embed_drafts)
     open_sublayer = staticmethod(hyper_connections.open_sublayer)
     expand_and_open = staticmethod(hyper_connections.expand_and_open)
     expand = staticmethod(streams.expand)

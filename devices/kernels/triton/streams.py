@@ -15,19 +15,24 @@ COLUMNS = 1024
 """Columns a program takes at a time."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["noise"])
 def _embed(
     table_pointer,
     token_pointer,
     streams_pointer,
     pre_pointer,
+    noise,
     DIM: tl.constexpr,
     COPIES: tl.constexpr,
     COPIES_PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    """The first row of each BLOCK has a token, the others have `noise`."""
     row = tl.program_id(0).to(tl.int64)
-    token = tl.load(token_pointer + row)
+    token = tl.load(token_pointer + row // BLOCK)
+    if BLOCK > 1:
+        token = tl.where(row % BLOCK == 0, token, noise)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < DIM
     value = tl.load(table_pointer + token * DIM + column, mask=inside)
@@ -40,14 +45,21 @@ def _embed(
 
 def embed(table_vocab_dim: Tensor, token_ids: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     """See the twin."""
-    rows, dim = token_ids.shape[0], table_vocab_dim.shape[1]
+    return embed_drafts(table_vocab_dim, token_ids, 0, 1, copies)
+
+
+def embed_drafts(
+    table_vocab_dim: Tensor, newest_sequences: Tensor, noise: int, block: int, copies: int
+) -> tuple[Tensor, Tensor]:
+    """See the twin."""
+    rows, dim = newest_sequences.shape[0] * block, table_vocab_dim.shape[1]
     streams = table_vocab_dim.new_empty(rows, copies, dim)
     pre = table_vocab_dim.new_empty(rows, copies, dtype=torch.float32)
     if rows:
         columns = min(COLUMNS, triton.next_power_of_2(dim))
         _embed[(rows, triton.cdiv(dim, columns))](
-            table_vocab_dim, token_ids, streams, pre, DIM=dim, COPIES=copies,
-            COPIES_PADDED=triton.next_power_of_2(copies), COLUMNS=columns, num_warps=4,
+            table_vocab_dim, newest_sequences.contiguous(), streams, pre, noise, DIM=dim, COPIES=copies,
+            COPIES_PADDED=triton.next_power_of_2(copies), BLOCK=block, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
     return streams, pre
 

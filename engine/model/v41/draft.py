@@ -133,12 +133,11 @@ class DraftBlock:
         `anchor` is the last position the target has processed and accepted. Nothing persistent is written.
         """
         sequences, block = newest.shape[0], self._config.dspark_block_size
-        tokens = newest.new_full((sequences, block), self._config.dspark_noise_token_id)
-        tokens[:, 0] = newest
         shape = step_shape(self._config, (), self._tables, caches.shape)
         step = self._operations.index_drafts(shape, anchor, state_slot, block)
-        embedding, copies = self._model_weights.embed, self._config.hc_mult
-        entering: Streams | Written = Streams(*self._operations.embed(embedding, tokens.flatten(), copies))
+        noise, copies = self._config.dspark_noise_token_id, self._config.hc_mult
+        embedded = self._operations.embed_drafts(self._model_weights.embed, newest, noise, block, copies)
+        entering: Streams | Written = Streams(*embedded)
         selections = Selections()
         for layer in self._layers:
             attention = layer.open(entering, None, step, None)
