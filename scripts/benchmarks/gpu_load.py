@@ -8,13 +8,15 @@ import gc
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from stepahead import Engine, SamplingParams
-from stepahead.engine.tracing.reader import read_trace
+from stepahead.engine.tracing.reader import Trace, read_trace
+from stepahead.engine.tracing.steps import COMPUTE
 from stepahead.engine.tracing.summary import summarise
 
 OPENINGS = (
@@ -76,6 +78,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     hidden: float  # share of the host's time that lies under the device's
     causes: dict[str, float]  # of idle time, share of the window
     host_us: dict[str, float]  # median of each actor's time in a step
+    pieces_us: dict[str, tuple[float, float]]  # medians: how long, and the wait before it
 
     @property
     def tokens_per_user(self) -> float:
@@ -120,7 +123,9 @@ async def steady(
     settle: float = 0.2,
     file: Path | None = None,
 ) -> Steady:
-    """Measure for so long, with a trace (left in `file`)."""
+    """Measure for so long; what the tracer remembers is read afterwards (and left in `file`), since a thread
+    that writes meanwhile would take turns with the loop for the interpreter.
+    """
     params = SamplingParams(temperature=temperature, ignore_eos=True, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         path = file or Path(folder) / "trace.json"
@@ -129,14 +134,15 @@ async def steady(
             gc.collect()
             gc.disable()
             try:
-                async with engine.trace(path):
-                    tokens, steps, began = seen.tokens, engine.stats().steps, time.perf_counter()
-                    await asyncio.sleep(seconds)
-                    tokens, steps = seen.tokens - tokens, engine.stats().steps - steps
-                    taken = time.perf_counter() - began
+                tokens, steps, began = seen.tokens, engine.stats().steps, time.perf_counter()
+                lags = await _lags(seconds)
+                tokens, steps = seen.tokens - tokens, engine.stats().steps - steps
+                taken = time.perf_counter() - began
             finally:
                 gc.enable()
-        summary = summarise(read_trace(path))
+            await engine.dump_trace(path)
+        trace = _last(read_trace(path), taken * 1e6)
+    summary = summarise(trace)
     return Steady(
         sequences=count,
         seconds=taken,
@@ -147,9 +153,43 @@ async def steady(
         busy=summary.device_busy,
         idle_p50_us=summary.idle_gap.p50,
         idle_p99_us=summary.idle_gap.p99,
-        lag_p99_ms=summary.loop_lag.p99 / 1e3,
-        lag_max_ms=summary.loop_lag.max / 1e3,
+        lag_p99_ms=1e3 * float(np.quantile(lags, 0.99)),
+        lag_max_ms=1e3 * max(lags),
         hidden=summary.hidden_share,
         causes={cause: share for cause, share in summary.critical_path.items() if share > 0.001},
         host_us={actor: spread.p50 for actor, spread in summary.host_by_actor.items()},
+        pieces_us=_pieces(trace),
     )
+
+
+async def _lags(seconds: float) -> list[float]:
+    """How late the loop ran what was due, looked at every millisecond, seconds."""
+    loop = asyncio.get_running_loop()
+    lags, end = [], loop.time() + seconds
+    while (now := loop.time()) < end:
+        await asyncio.sleep(0.001)
+        lags.append(loop.time() - now - 0.001)
+    return lags
+
+
+def _last(trace: Trace, microseconds: float) -> Trace:
+    """The end of a trace, from a step's begin on."""
+    work = trace.device[COMPUTE]
+    begin = work[-1].end - microseconds
+    first = next((piece.step for piece in work if piece.begin >= begin and piece.name == "forward"), 0)
+    return msgspec.structs.replace(
+        trace,
+        host={name: [s for s in spans if s.begin >= begin] for name, spans in trace.host.items()},
+        device={name: [s for s in spans if s.step >= first] for name, spans in trace.device.items()},
+    )
+
+
+def _pieces(trace: Trace) -> dict[str, tuple[float, float]]:
+    """Of each kind of piece the median duration, and the median wait of the device before it."""
+    durations, waits = dict[str, list[float]](), dict[str, list[float]]()
+    for before, piece in pairwise(trace.device[COMPUTE]):
+        durations.setdefault(piece.name, []).append(piece.end - piece.begin)
+        waits.setdefault(piece.name, []).append(piece.begin - before.end)
+    return {
+        name: (float(np.median(times)), float(np.median(waits[name]))) for name, times in durations.items()
+    }
