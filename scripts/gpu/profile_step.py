@@ -14,8 +14,8 @@ from collections import Counter
 
 import torch
 
+from stepahead import EngineConfig
 from stepahead.devices.nvidia import NvidiaDevice
-from stepahead.engine import EngineConfig
 from stepahead.engine.model.opening import BUILT_IN, describe, numerics_for, open_sized_runner
 from stepahead.engine.sizing import runner_shape
 
