@@ -42,7 +42,11 @@ TOLERANCE = 2e-3
 
 async def generate(device: str, texts: Sequence[str], arguments: argparse.Namespace) -> list[tuple[int, ...]]:
     config = EngineConfig(
-        max_sequences=arguments.sequences, max_step_rows=2048, max_context=1024, dtype="float32"
+        max_sequences=arguments.sequences,
+        max_step_rows=2048,
+        max_context=1024,
+        dtype="float32",
+        verify="all",
     )
     params = SamplingParams(temperature=0, max_tokens=arguments.tokens, ignore_eos=True)
     began = time.perf_counter()
