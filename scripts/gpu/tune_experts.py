@@ -23,7 +23,7 @@ from stepahead.devices.kernels.triton import experts, routing
 
 
 def use(sizes: tuple[int, ...], height: int) -> None:
-    experts._shape = lambda dtype, tile_height, rows: experts._Shape(*sizes)
+    experts._shape = lambda dtype, tile_height, rows, form: experts._Shape(*sizes)
     routing.tile_height = lambda picks, count, dtype: height
 
 

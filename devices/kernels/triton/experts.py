@@ -62,7 +62,7 @@ def mix_experts(
     inner, shared_inner = experts.gate_up.shape[1] // 2, experts.shared_gate_up.shape[0] // 2
     hidden = torch.empty(rows * (top_k * inner + shared_inner), dtype=x.dtype, device=x.device)
     partial = torch.empty(rows, top_k + 1, dim, dtype=torch.float32, device=x.device)
-    table, shape = tiles.expert.shape[0], _shape(x.dtype, tiles.height, rows)
+    table, shape = tiles.expert.shape[0], _shape(x.dtype, tiles.height, rows, gate_up.format)
     shared_tiles = triton.cdiv(rows, shape.shared_height)
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
@@ -100,11 +100,13 @@ class _Shape(NamedTuple):
     stages: int
 
 
-def _shape(dtype: torch.dtype, height: int, rows: int) -> _Shape:
+def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
     if INTERPRETED:
         return _Shape(64, 128, 64, 64, 64, 4, 1)
     if dtype == torch.float32:
         return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2)
+    if form == PLAIN.value:
+        return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3)
     if height == 128:
         return _Shape(128, 128, 64, 64, 64, 8, 4)
     if height >= 32:

@@ -8,12 +8,14 @@ from . import (
     dealing,
     decode_rows,
     engram,
+    experts,
     hyper_connections,
     indexer,
     latents,
     norm,
     products,
     rounding,
+    routing,
     sampling,
     sampling_drafts,
     sampling_settle,
@@ -29,6 +31,8 @@ class TritonOperations(Operations):
 
     linear = staticmethod(products.linear)
     grouped_linear = staticmethod(products.grouped_linear)
+    route_rows = staticmethod(routing.route_rows)
+    mix_experts = staticmethod(experts.mix_experts)
     rms_norm = staticmethod(norm.rms_norm)
 
     embed = staticmethod(streams.embed)
