@@ -29,9 +29,8 @@ def time_attention(rows: int, variants: list[str]) -> None:
     turns, sink = turns_of(rows, REAL.rotary), torch.randn(REAL.heads, device=DEVICE)
     indexes = [KeyIndex(places_of(rows, n, slots), torch.float32) for n in (REAL.window, REAL.entries)]
     for variant in variants:
-        heads, tile, warps, stages, splits = (int(x) for x in variant.split(","))
-        attention._blocks = lambda *_, shape=(heads, tile, warps, stages): shape
-        attention._splits = lambda *_, count=splits: count
+        shape = tuple(int(x) for x in variant.split(","))
+        attention._shape = lambda *_, shape=shape: shape
         run = partial(
             attention.attend, query, turns, pools[0], indexes[0], pools[1], indexes[1], sink, REAL.dim**-0.5,
             round_probabilities=True,
@@ -58,10 +57,12 @@ def time_choice() -> None:
         entries, places = torch.empty(2, rows, count, dtype=torch.int32, device=DEVICE).unbind()
         name = f"{sequences}x{each} of {context}"
         print(f"{name:20} scores {microseconds([scoring]):9.1f}", end="")
-        for chunk in (2048, 4096, 8192, 16384):
-            indexer.CHUNK = chunk
+        default = indexer.CHUNK, indexer._warps
+        for chunk, warps in ((1024, 1), (1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8), (4096, 16)):
+            indexer.CHUNK, indexer._warps = chunk, lambda _, warps=warps: warps
             selecting = partial(indexer._select, scores, view, listing, entries, places, 0, count)
-            print(f"  select/{chunk} {microseconds([selecting]):7.1f}", end="")
+            print(f"  {chunk}/{warps} {microseconds([selecting]):6.1f}", end="")
+        indexer.CHUNK, indexer._warps = default
         whole = partial(indexer.choose_entries, query, keys, view, count, Candidates(8, 2048, None, False))
         print(f"  whole {microseconds([whole]):9.1f}", flush=True)
 

@@ -43,9 +43,15 @@ def test_attend(
     assert_attention_agrees(dtype, rows, heads, dim, rotary, window, entries, device, rounded=False)
 
 
-@pytest.mark.parametrize("rows", [1, 17])
-def test_attend_shares_many_keys_among_programs(rows: int, device: torch.device) -> None:
-    assert_attention_agrees(torch.float32, rows, 4, 32, 16, 128, 200, device, rounded=False)
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("shared_rows", "few_rows"), [(2, 2), (0, 2), (0, 0)])
+def test_attend_of_large_vectors(
+    shared_rows: int, few_rows: int, rounded: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys shared out among programs; one program for all keys; many heads a program."""
+    monkeypatch.setattr(attention, "SHARED_ROWS", shared_rows)
+    monkeypatch.setattr(attention, "FEW_ROWS", few_rows)
+    assert_attention_agrees(torch.bfloat16, 2, 20, 256, 16, 70, 100, device, rounded=rounded)
 
 
 def test_attend_rounds_probabilities(device: torch.device) -> None:

@@ -6,8 +6,8 @@ of keys by the two place lists (window first, then entries), keeps a running max
 back. Every key is read once per block of heads and used as key and as value; no gathered copy exists.
 
 A few rows with many keys would leave most of the card idle: then a row's tiles are shared out among several
-programs, and a second launch joins their partial results in a fixed order. How many share depends on the
-number of keys and, coarsely, on the number of rows (`_splits`); up to eight tiles a row it is always one.
+programs, and a second launch joins their partial results in a fixed order. Whether they are depends on the
+number of rows, at one limit (`_shape`), and never for small vectors.
 
 Float32 products stay float32. In bfloat16 the probabilities meet the values either rounded once, as the
 publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16 numbers, which keeps float32
@@ -84,9 +84,12 @@ def _over_tiles(
 ):
     """Take the keys of tiles `begin..end-1` of one place list into the running result."""
     column = tl.arange(0, DIM)
+    # Places are fetched a tile ahead: keys can then be on their way while the tile before is multiplied.
+    number = begin * TILE + tl.arange(0, TILE)
+    place = tl.load(places_pointer + number, mask=(number < KEYS) & (begin < end), other=-1)
     for tile in range(begin, end):
-        number = tile * TILE + tl.arange(0, TILE)
-        place = tl.load(places_pointer + number, mask=number < KEYS, other=-1)
+        number = (tile + 1) * TILE + tl.arange(0, TILE)
+        next_place = tl.load(places_pointer + number, mask=number < KEYS, other=-1)
         seen = place >= 0
         cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
         keys = tl.load(cells, mask=seen[:, None], other=0.0)
@@ -103,6 +106,7 @@ def _over_tiles(
             rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
             value = wide_dot(rest, keys, value, ASSEMBLY)
         top = new_top
+        place = next_place
     return value, top, total
 
 
@@ -138,7 +142,14 @@ def _attend(
     row = tl.program_id(2).to(tl.int64)
     column = tl.arange(0, DIM)
     turns = turns_pointer + row * ROTARY
-    query = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
+    # Turned queries are parked where the result will be. From memory they go to the matrix units as they are;
+    # computed ones would be moved between threads for every tile. Programs of other splits write the same.
+    cells = out_pointer + row * (HEADS * DIM) + head[:, None] * DIM + column[None, :]
+    of_heads = (head < HEADS)[:, None]
+    turned = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
+    tl.store(cells, turned, mask=of_heads)
+    tl.debug_barrier()
+    query = tl.load(cells, mask=of_heads, other=0.0)
     value = tl.zeros([HEAD_BLOCK, DIM], tl.float32)
     top = tl.full([HEAD_BLOCK], _LOWEST, tl.float32)
     total = tl.zeros([HEAD_BLOCK], tl.float32)
@@ -331,8 +342,9 @@ def attend(
             ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=4 if few <= 64 else 8,
         )  # fmt: skip
         return out
-    head_block, tile, warps, stages = _blocks(heads, dim, query.element_size(), round_probabilities)
-    splits = _splits(rows, -(-window // tile) + -(-entries // tile))
+    head_block, tile, warps, stages, splits = _shape(
+        rows, heads, dim, window + entries, query.element_size(), round_probabilities
+    )
     parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
     _attend[(triton.cdiv(heads, head_block), splits, rows)](
         query, turns_rows_dim, window_pool, window_places, window_pool if entry_pool is None else entry_pool,
@@ -359,24 +371,31 @@ def _partial_results(query: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor
 FEW_KEYS = 128
 """Up to so many keys of small vectors are one tile."""
 
-FEW_ROWS = 64
-"""Up to so many rows, each row's keys are shared out among several programs."""
 
-TILES_UNSHARED = 8
-"""So many tiles of keys are always one program's."""
+def _shape(
+    rows: int, heads: int, dim: int, keys: int, element_size: int, rounded: bool
+) -> tuple[int, int, int, int, int]:
+    """Heads and keys of a tile, warps, stages of the pipeline, programs that share a row's keys.
 
-
-def _splits(rows: int, tiles: int) -> int:
-    if tiles <= TILES_UNSHARED or rows > FEW_ROWS:
-        return 1
-    return 5 if rows <= 16 else 2
-
-
-def _blocks(heads: int, dim: int, element_size: int, rounded: bool) -> tuple[int, int, int, int]:
-    """Heads and keys of a tile, warps, and stages of the pipeline."""
+    Measured on an H200 (`scripts/gpu/tune_attention.py`): large vectors want few heads a program while rows
+    are few, since a tile's latency is what counts then, and all heads once reading keys is what does.
+    """
+    block = max(16, min(power_of_two(heads), 64))
     if dim <= 128:
-        return max(16, min(power_of_two(heads), 64)), 32, 4, 2
+        return block, 32, 4, 2, 1
     if element_size == 4:
-        return 16, 32, 8, 1
+        return 16, 32, 8, 1, 1
+    if rows <= FEW_ROWS:
+        return 16, 64, 4, 2, max(1, -(-keys // 64)) if rows <= SHARED_ROWS else 1
     # The third product of unrounded probabilities has no registers left beside 64 heads.
-    return max(16, min(power_of_two(heads), 64 if rounded else 32)), 64, 8, 2
+    return min(block, 64 if rounded else 32), 64, 8, 2, 1
+
+
+SHARED_ROWS = 16
+"""Up to so many rows, every tile of a row's keys has a program of its own."""
+
+FEW_ROWS = 64
+"""Up to so many rows, a program takes few heads."""
+
+FEW_KEYS = 128
+"""Up to so many keys of small vectors are one tile."""

@@ -22,7 +22,7 @@ from .selecting import BLOCKS, ENTRIES, LISTED, list_visible, select_best
 SCORES_AT_A_TIME = 1 << 26
 """Scores kept at a time: 256 MiB."""
 
-CHUNK = 8192
+CHUNK = 4096
 """Items that one program of a selection holds."""
 
 PROGRAMS = 528
@@ -93,7 +93,8 @@ def _score(
 ) -> None:
     heads, dim = query.query_rows_heads_dim.shape[1:]
     listed = listing.chosen is not None
-    height = 1 if listed or view.rows.tiles.longest == 1 else 4
+    longest = 1 if listed else view.rows.tiles.longest
+    height = 1 if longest == 1 else 2 if longest <= 8 else 4
     padded = max(power_of_two(heads), 16 // height)  # the matrix units take no fewer than 16 lines
     groups = triton.cdiv(end - first, height)
     tile = min(64, view.per_block)
