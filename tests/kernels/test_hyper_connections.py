@@ -77,6 +77,7 @@ def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Both ways, at widths that are quick to interpret."""
     if request.param == "two launches":
         monkeypatch.setattr(kernels, "NARROW", 0)
+        monkeypatch.setattr(kernels, "FEW_ROWS", 3)
     for name in ("SLAB", "NARROW_COLUMNS"):
         monkeypatch.setattr(kernels, name, 16)
 

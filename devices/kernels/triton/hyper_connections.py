@@ -27,7 +27,10 @@ from .narrow_streams import open_narrow
 ROWS, SLAB = 16, 64
 """A tile where rows are split: the fewest rows that matrix units take, and columns of each stream."""
 
-SLAB_WARPS, FINISH_WARPS = 4, 8
+SLAB_WARPS, FINISH_WARPS = 4, 4
+
+FEW_ROWS, MANY_FINISHED = 256, 8
+"""Beyond this many rows a finishing program takes several. Each is summed alone: the bits stay the same."""
 
 NARROW = 256
 """The widest rows that a program holds whole."""
@@ -60,10 +63,14 @@ def _slab(
     coefficient = tl.arange(0, PADDED)
     real = (coefficient < (2 + COPIES) * COPIES)[:, None] & (column < DIM)[None, :]
     raw = tl.zeros((row.shape[0], PADDED), tl.float32)
-    squares = tl.zeros((row.shape[0],), tl.float32)
+    squares = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     read = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     if EXPANDS:
         written = tl.load(output_pointer + number[:, None] * DIM + column[None, :], mask=inside, other=0.0)
+        sources = ()
+        for source in tl.static_range(COPIES):
+            stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0)
+            sources = sources + (stream,)  # noqa: RUF005
     # A loop at run time: unrolled, the weights of all copies are fetched at once and the registers run out.
     for copy in range(COPIES):
         at = weight_pointer + coefficient[:, None] * (COPIES * DIM) + copy * DIM + column[None, :]
@@ -72,21 +79,19 @@ def _slab(
             factor = tl.load(post_pointer + number * COPIES + copy, mask=here, other=0.0)
             mixed = factor[:, None] * written.to(tl.float32)
             for source in tl.static_range(COPIES):
-                share = tl.load(
-                    comb_pointer + (number * COPIES + source) * COPIES + copy, mask=here, other=0.0
-                )
-                stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0)
-                mixed += share[:, None] * stream.to(tl.float32)
+                at = comb_pointer + (number * COPIES + source) * COPIES + copy
+                share = tl.load(at, mask=here, other=0.0)
+                mixed += share[:, None] * sources[source].to(tl.float32)
             value = mixed.to(new_pointer.dtype.element_ty)
             tl.store(new_pointer + cell + copy * DIM, value, mask=inside)
         else:
             value = tl.load(streams_pointer + cell + copy * DIM, mask=inside, other=0.0)
         raw = add_product(raw, value, weight)
         wide = value.to(tl.float32)
-        squares += tl.sum(wide * wide, axis=1)
+        squares += wide * wide
         pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
         read += pre[:, None] * wide
-    return raw, squares, read.to(streams_pointer.dtype.element_ty)
+    return raw, tl.sum(squares, axis=1), read.to(streams_pointer.dtype.element_ty)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -128,7 +133,7 @@ def _open_slab(
     tl.store(read_pointer + place, read, mask=here[:, None] & (column < DIM)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _finish(
     partial_pointer,
     squares_pointer,
@@ -137,9 +142,8 @@ def _finish(
     scale_pointer,
     norm_pointer,
     normed_pointer,
-    pre_out_pointer,
-    post_out_pointer,
-    comb_out_pointer,
+    mixes_pointer,
+    rows,
     hc_eps,
     norm_eps,
     DIM: tl.constexpr,
@@ -148,29 +152,34 @@ def _finish(
     SLABS: tl.constexpr,
     SLABS_PADDED: tl.constexpr,
     ITERATIONS: tl.constexpr,
+    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The second launch, a program a row."""
-    number = tl.program_id(0).to(tl.int64)
+    """The second launch: a row after the other, then the Sinkhorn iterations of ROWS rows at once."""
     column = tl.arange(0, COLUMNS)
-    wide = tl.load(read_pointer + number * DIM + column, mask=column < DIM, other=0.0).to(tl.float32)
-    norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
     slab = tl.arange(0, SLABS_PADDED)
-    part = number * SLABS + slab
-    place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
-    raw = tl.sum(tl.load(partial_pointer + place, mask=(slab < SLABS)[:, None], other=0.0), axis=0)
-    squares = tl.sum(tl.load(squares_pointer + part, mask=slab < SLABS, other=0.0), axis=0)
-    inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
-    row = number + tl.zeros((1,), tl.int64)
-    store_logits(
-        raw[:, None], inverse_rms, row, number + 1, base_pointer, scale_pointer, pre_out_pointer,
-        post_out_pointer, comb_out_pointer, hc_eps, COPIES, PADDED,
-    )  # fmt: skip
-    inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
-    normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
-    tl.store(normed_pointer + number * DIM + column, normed, mask=column < DIM)
+    first = tl.program_id(0) * ROWS
+    for one in range(ROWS):
+        number = (first + one).to(tl.int64)
+        here = number < rows
+        inside = here & (column < DIM)
+        wide = tl.load(read_pointer + number * DIM + column, mask=inside, other=0.0).to(tl.float32)
+        norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
+        part = number * SLABS + slab
+        place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
+        given = here & (slab < SLABS)
+        raw = tl.sum(tl.load(partial_pointer + place, mask=given[:, None], other=0.0), axis=0)
+        squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+        inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
+        store_logits(
+            raw[:, None], inverse_rms, number + tl.zeros((1,), tl.int64), rows, base_pointer, scale_pointer,
+            mixes_pointer, hc_eps, COPIES, PADDED,
+        )  # fmt: skip
+        inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
+        normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
+        tl.store(normed_pointer + number * DIM + column, normed, mask=inside)
     tl.debug_barrier()  # what follows reads what other threads of this program have written
-    balance(comb_out_pointer, row, number + 1, hc_eps, COPIES, ITERATIONS)
+    balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, ITERATIONS)
 
 
 def expand_and_open(
@@ -252,14 +261,15 @@ def _open(
     rows, copies, dim = streams.shape
     padded = triton.next_power_of_2((2 + copies) * copies)
     normed = streams.new_empty(rows, dim)
-    pre, post = (mix_weight.new_empty(rows, copies) for _ in range(2))
-    comb = mix_weight.new_empty(rows, copies, copies)
+    mixes = mix_weight.new_empty(rows * (2 + copies) * copies)
+    pre, post, comb = mixes.split([rows * copies, rows * copies, rows * copies * copies])
+    opened = (normed, pre.view(rows, copies), post.view(rows, copies), comb.view(rows, copies, copies))
     if rows == 0:
-        return normed, pre, post, comb
+        return opened
     # Without an output to mix in, those pointers are never followed; any tensor stands in for them.
     old = expanding or (streams, carried_pre, carried_pre, streams)
     inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), mix_weight]
-    finish = (base, scale, norm_weight, normed, pre, post, comb)
+    finish = (base, scale, norm_weight, normed, mixes)
     fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
     if dim <= NARROW:
         width = triton.next_power_of_2(dim)
@@ -267,7 +277,7 @@ def _open(
             *inputs, *finish, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
             WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
         )  # fmt: skip
-        return normed, pre, post, comb
+        return opened
     slabs = triton.cdiv(dim, SLAB)
     partial = mix_weight.new_empty(rows, slabs, padded)
     squares = mix_weight.new_empty(rows, slabs)
@@ -284,9 +294,10 @@ def _open(
         COLUMNS=SLAB,
         num_warps=SLAB_WARPS,
     )
-    _finish[(rows,)](
-        partial, squares, read, *finish, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded, SLABS=slabs,
-        SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations,
+    height = 1 if rows <= FEW_ROWS else MANY_FINISHED
+    _finish[(triton.cdiv(rows, height),)](
+        partial, squares, read, *finish, rows, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded,
+        SLABS=slabs, SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations, ROWS=height,
         COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS,
     )  # fmt: skip
-    return normed, pre, post, comb
+    return opened

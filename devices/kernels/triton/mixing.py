@@ -60,25 +60,27 @@ def store_logits(
     rows,
     base_pointer,
     scale_pointer,
-    pre_pointer,
-    post_pointer,
-    comb_pointer,
+    mixes_pointer,
     hc_eps,
     COPIES: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """From raw products `[PADDED, rows]` to `pre` and `post` `[rows, COPIES]`; `comb` gets its logits."""
+    """From raw products `[PADDED, rows of a tile]` to `pre`, `post` and the logits of `comb`.
+
+    The three lie behind each other in one memory, so that they leave in one store: `pre` and `post`
+    `[rows, COPIES]`, then `comb` `[rows, COPIES, COPIES]`.
+    """
     place, number = tl.arange(0, PADDED)[:, None], row.to(tl.int64)[None, :]
-    real = (place < (2 + COPIES) * COPIES) & (number < rows)
-    base = tl.load(base_pointer + place, mask=place < (2 + COPIES) * COPIES, other=0.0)
-    scale = tl.load(scale_pointer + place, mask=place < (2 + COPIES) * COPIES, other=0.0)
+    real = place < (2 + COPIES) * COPIES
+    base = tl.load(base_pointer + place, mask=real, other=0.0)
+    scale = tl.load(scale_pointer + place, mask=real, other=0.0)
     logits = base + raw * inverse_rms[None, :] * scale
     gates = tl.sigmoid(logits)
-    tl.store(pre_pointer + number * COPIES + place, gates + hc_eps, mask=real & (place < COPIES))
-    is_post = (place >= COPIES) & (place < 2 * COPIES)
-    tl.store(post_pointer + number * COPIES + place - COPIES, gates * 2.0, mask=real & is_post)
-    comb = comb_pointer + number * (COPIES * COPIES) + place - 2 * COPIES
-    tl.store(comb, logits, mask=real & (place >= 2 * COPIES))
+    part = place // COPIES  # 0 `pre`, 1 `post`, above them `comb`
+    value = tl.where(part == 0, gates + hc_eps, tl.where(part == 1, gates * 2.0, logits))
+    gate_at = part * rows * COPIES + number * COPIES + place % COPIES
+    comb_at = 2 * rows * COPIES + number * (COPIES * COPIES) + place - 2 * COPIES
+    tl.store(mixes_pointer + tl.where(part < 2, gate_at, comb_at), value, mask=real & (number < rows))
 
 
 @triton.jit
@@ -96,14 +98,14 @@ def _divide_by_sums(matrix, eps, COPIES: tl.constexpr):
 
 
 @triton.jit
-def balance(comb_pointer, row, rows, hc_eps, COPIES: tl.constexpr, ITERATIONS: tl.constexpr):
-    """Sinkhorn's iterations on the logits in `comb` `[rows, COPIES, COPIES]`, in place.
+def balance(mixes_pointer, row, rows, hc_eps, COPIES: tl.constexpr, ITERATIONS: tl.constexpr):
+    """Sinkhorn's iterations on the logits that `store_logits` left in `comb`, in place.
 
     A thread holds the whole matrix of its row. A tile of matrices spreads each over several threads, and
     their exchanges, two a half-step, took four times as long as the arithmetic.
     """
     here = row < rows
-    base = comb_pointer + row.to(tl.int64) * (COPIES * COPIES)
+    base = mixes_pointer + 2 * rows * COPIES + row.to(tl.int64) * (COPIES * COPIES)
     matrix = ()
     for source in tl.static_range(COPIES):
         logits = ()

@@ -24,18 +24,15 @@ def _mix_and_read(
     comb_pointer,
     new_pointer,
     pre_pointer,
-    norm_pointer,
-    normed_pointer,
     row,
     rows,
-    norm_eps,
     DIM: tl.constexpr,
     COPIES: tl.constexpr,
     EXPANDS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Write new streams and the normed input of a tile of rows; return `1 / rms` of each row's streams."""
-    narrow: tl.constexpr = normed_pointer.dtype.element_ty
+    """Write the new streams of a tile of rows; return their squares, and what the next sublayer reads."""
+    narrow: tl.constexpr = new_pointer.dtype.element_ty
     number, column = row.to(tl.int64), tl.arange(0, WIDTH)
     here = row < rows
     inside = here[:, None] & (column < DIM)[None, :]
@@ -44,15 +41,14 @@ def _mix_and_read(
     for source in tl.static_range(COPIES):
         stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0).to(tl.float32)
         sources = sources + (stream,)  # noqa: RUF005
-    place = number[:, None] * DIM + column[None, :]
     # Loads first: none is moved up past a store.
     pres = ()
     for copy in tl.static_range(COPIES):
         pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
         pres = pres + (pre[:, None],)  # noqa: RUF005
-    norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
     mixed = sources
     if EXPANDS:
+        place = number[:, None] * DIM + column[None, :]
         written = tl.load(output_pointer + place, mask=inside, other=0.0).to(tl.float32)
         mixed = ()
         for copy in tl.static_range(COPIES):
@@ -69,10 +65,21 @@ def _mix_and_read(
             tl.store(new_pointer + cell + copy * DIM, mixed[copy].to(narrow), mask=inside)
         read += pres[copy] * mixed[copy]
         squares += mixed[copy] * mixed[copy]
-    read = read.to(narrow).to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(read * read, axis=1) / DIM + norm_eps)
-    tl.store(normed_pointer + place, (read * inverse[:, None] * norm[None, :]).to(narrow), mask=inside)
-    return tl.rsqrt(tl.sum(squares, axis=1) / (COPIES * DIM) + norm_eps)
+    return squares, read.to(narrow).to(tl.float32)
+
+
+@triton.jit
+def _side_by_side(sums, ROWS: tl.constexpr):
+    """Vectors `[n]` of 1, 2 or 4 rows as a tile `[n, rows]`."""
+    if ROWS == 1:
+        tile = sums[0][:, None]
+    elif ROWS == 2:
+        tile = tl.join(sums[0], sums[1])
+    else:
+        tl.static_assert(ROWS == 4)
+        pairs = tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3]))
+        tile = tl.reshape(pairs, (sums[0].shape[0], ROWS))
+    return tile
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -88,9 +95,7 @@ def open_narrow(
     scale_pointer,
     norm_pointer,
     normed_pointer,
-    pre_out_pointer,
-    post_out_pointer,
-    comb_out_pointer,
+    mixes_pointer,
     rows,
     hc_eps,
     norm_eps,
@@ -104,7 +109,6 @@ def open_narrow(
     COLUMNS: tl.constexpr,
 ):
     """WIDTH holds a row's columns; weights come in pieces of COLUMNS."""
-    tl.static_assert(ROWS == 4)
     chunks: tl.constexpr = (DIM + COLUMNS - 1) // COLUMNS
     column = tl.arange(0, COLUMNS)
     coefficient = tl.arange(0, PADDED)[:, None]
@@ -118,9 +122,9 @@ def open_narrow(
     tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
-    inverse_rms = _mix_and_read(
-        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, norm_pointer,
-        normed_pointer, row, rows, norm_eps, DIM, COPIES, EXPANDS, WIDTH,
+    squares, read = _mix_and_read(
+        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, row, rows,
+        DIM, COPIES, EXPANDS, WIDTH,
     )  # fmt: skip
     mixed_pointer = streams_pointer
     if EXPANDS:
@@ -137,10 +141,16 @@ def open_narrow(
                 value = tl.load(at, mask=(place < DIM) & (number < rows), other=0.0).to(tl.float32)
                 products += value[None, :] * weights[chunk * COPIES + copy]
         sums = sums + (tl.sum(products, axis=1),)  # noqa: RUF005
-    raw = tl.reshape(tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3])), (PADDED, ROWS))
+    inverse_rms = tl.rsqrt(tl.sum(squares, axis=1) / (COPIES * DIM) + norm_eps)
     store_logits(
-        raw, inverse_rms, row, rows, base_pointer, scale_pointer, pre_out_pointer, post_out_pointer,
-        comb_out_pointer, hc_eps, COPIES, PADDED,
+        _side_by_side(sums, ROWS), inverse_rms, row, rows, base_pointer, scale_pointer, mixes_pointer, hc_eps,
+        COPIES, PADDED,
     )  # fmt: skip
-    tl.debug_barrier()
-    balance(comb_out_pointer, row, rows, hc_eps, COPIES, ITERATIONS)
+    everything = tl.arange(0, WIDTH)
+    norm = tl.load(norm_pointer + everything, mask=everything < DIM, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(read * read, axis=1) / DIM + norm_eps)
+    normed = (read * inverse[:, None] * norm[None, :]).to(normed_pointer.dtype.element_ty)
+    cell = row.to(tl.int64)[:, None] * DIM + everything[None, :]
+    tl.store(normed_pointer + cell, normed, mask=(row < rows)[:, None] & (everything < DIM)[None, :])
+    tl.debug_barrier()  # the logits are another thread's
+    balance(mixes_pointer, row, rows, hc_eps, COPIES, ITERATIONS)
