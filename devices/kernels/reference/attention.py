@@ -32,17 +32,27 @@ class KeyIndex:
     """Which keys each row sees: computed once, used by every layer that sees the same ones.
 
     `places` `[rows, keys]` are places of a pool, -1 for no key. What the reference makes of them is kept; a
-    kernel that reads the places themselves makes nothing.
+    kernel that reads the places themselves makes nothing. Where `repeats` rows in a row see the same keys, as
+    those of a draft block do, the index is made of the first of each.
     """
 
-    def __init__(self, places: Tensor, wide: torch.dtype) -> None:
-        self.places = places
-        self._wide = wide
+    def __init__(self, places: Tensor, wide: torch.dtype, repeats: int = 1) -> None:
+        self._own, self._wide, self.repeats = places, wide, repeats
 
     @classmethod
     def of(cls, places_rows_keys: Tensor, wide: torch.dtype) -> KeyIndex:
         """From places of a pool, -1 for no key; `wide` is the type of scores."""
         return cls(places_rows_keys, wide)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """`[rows, keys]`, those of all rows."""
+        return self._own if self.repeats == 1 else self._own.repeat_interleave(self.repeats, dim=0)
+
+    @cached_property
+    def once(self) -> KeyIndex:
+        """The index of the rows that are not repeated."""
+        return self if self.repeats == 1 else KeyIndex(self._own, self._wide)
 
     @cached_property
     def slots(self) -> Tensor:
@@ -111,10 +121,19 @@ def sparse_attention(
     by tile before the value product, as in the publisher's low-precision kernel; the denominator keeps the
     unrounded ones.
     """
+    rows, heads, dim = query_rows_heads_dim.shape
+    if window_index.repeats > 1 and entry_pool is None:
+        # Rows that see the same keys are one row with the heads of all: their keys are gathered once.
+        joined = query_rows_heads_dim.reshape(-1, window_index.repeats * heads, dim)
+        sinks = sink_heads.repeat(window_index.repeats)
+        attended = sparse_attention(
+            joined, window_pool, window_index.once, None, None, sinks, scale,
+            round_probabilities=round_probabilities,
+        )  # fmt: skip
+        return attended.view(rows, heads, dim)
     sources = [(window_pool, window_index)]
     if entry_pool is not None and entry_index is not None:
         sources.append((entry_pool, entry_index))
-    rows = query_rows_heads_dim.shape[0]
     if query_rows_heads_dim.device.type != "cpu" or rows <= CPU_ROWS:
         return _attend(query_rows_heads_dim, sources, sink_heads, scale, round_probabilities)
     pieces = [

@@ -119,8 +119,8 @@ def index_drafts(shape: StepShape, anchor: Tensor, state_slot: Tensor, block: in
     seen = anchor.unsqueeze(1) - torch.arange(shape.window - 1, -1, -1, device=device)
     main = (state_slot.unsqueeze(1) * shape.window_ring + seen % shape.window_ring).masked_fill(seen < 0, -1)
     own = staging + start.unsqueeze(1) + places
-    gather = torch.cat((main, own), dim=1).repeat_interleave(block, dim=0)
-    window = RingIndex(staging, KeyIndex.of(gather, shape.wide), torch.zeros_like(position), True)
+    keys = KeyIndex(torch.cat((main, own), dim=1), shape.wide, repeats=block)
+    window = RingIndex(staging, keys, torch.zeros_like(position), True)
     turns = {0: shape.window_turns.index_select(0, position)}
     table = torch.zeros(sequences, 1, dtype=torch.int64, device=device)
     return StepIndex(rows, table, window, {}, {}, turns, {})
