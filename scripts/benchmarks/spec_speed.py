@@ -48,17 +48,17 @@ class Turn(msgspec.Struct):
     """What one engine did with one set of prompts. Turns of one kind can be added."""
 
     seconds: float = 0.0
+    prompts: int = 0
     output: int = 0
     steps: int = 0  # of a sequence: decode steps it took part in
     verified: int = 0  # drafts
-    accepted: int = 0
 
     def add(self, other: Turn) -> None:
         self.seconds += other.seconds
+        self.prompts += other.prompts
         self.output += other.output
         self.steps += other.steps
         self.verified += other.verified
-        self.accepted += other.accepted
 
     @property
     def rate(self) -> float:
@@ -66,13 +66,13 @@ class Turn(msgspec.Struct):
 
     @property
     def accept_length(self) -> float:
-        """Tokens a sequence gets of a step."""
-        return 1 + self.accepted / self.steps
+        """Tokens that a sequence gets of a step; the first of each comes with its prompt."""
+        return (self.output - self.prompts) / self.steps
 
     @property
-    def rows(self) -> float:
-        """Rows a sequence has in a step."""
-        return 1 + self.verified / self.steps
+    def drafts(self) -> float:
+        """Drafts of a sequence that a step verifies."""
+        return self.verified / self.steps
 
 
 Turns = dict[tuple[str, int, str], Turn]
@@ -81,25 +81,25 @@ Turns = dict[tuple[str, int, str], Turn]
 
 def run(arguments: argparse.Namespace) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        measured = {
-            case: runner.run(_measure(case, arguments)) for case in CASES if arguments.only in case.name
-        }
+        measured = [
+            (case, runner.run(_measure(case, arguments))) for case in CASES if arguments.only in case.name
+        ]
     content = {}
-    for case, turns in measured.items():
+    for case, turns in measured:
         if case.users == 1:
             _print_sources(turns, case)
         content[case.name] = [
             {"mode": mode, "round": number, "source": source, **msgspec.to_builtins(turn)}
             for (mode, number, source), turn in turns.items()
         ]
-    rows = [row for case, turns in measured.items() for row in _case_rows(case, turns)]
+    rows = [row for case, turns in measured for row in _case_rows(case, turns)]
     notes = [
         f"prompts of {PROMPT} tokens of every source, greedy, no end; one torch thread",
         f"medians over {arguments.rounds} rounds of a round's ratio; engines take turns",
-        "rows: of a sequence and step; saved, kept: rows and tokens/step beside all drafts verified",
+        "drafts: verified, of a sequence and step; saved, kept: drafts and tokens/step beside all verified",
         f"goals: saved at least {SAVED_GOAL:.0%} with kept at least {KEPT_GOAL:.0%}",
     ]
-    columns = ("case", "mode", "tok/s", "by off", "goal", "tokens/step", "rows", "saved", "kept")
+    columns = ("case", "mode", "tok/s", "by off", "goal", "tokens/step", "drafts", "saved", "kept")
     print_table("spec: speculation beside none, built-in model on a CPU", columns, rows, notes)
     print(f"  written to {write_json('bench_spec', content)}")
 
@@ -141,13 +141,12 @@ async def _generate(engine: Engine, prompts: Sequence[list[int]], tokens: int) -
 
 def _turn(done: Sequence[Completion], seconds: float) -> Turn:
     used = [completion.usage for completion in done]
-    output, accepted = sum(u.output_tokens for u in used), sum(u.accepted_tokens for u in used)
     return Turn(
         seconds=seconds,
-        output=output,
-        steps=output - accepted - len(done),  # a first token comes with the prompt
+        prompts=len(done),
+        output=sum(u.output_tokens for u in used),
+        steps=sum(u.decode_steps for u in used),
         verified=sum(u.drafted_tokens for u in used),
-        accepted=accepted,
     )
 
 
@@ -186,8 +185,8 @@ def _case_rows(case: Case, turns: Turns) -> list[list[str]]:
                 f"{_ratio(by_round, totals[OFF.name]):.2f}x",
                 f"{GOALS[case.users]:g}x" if judged else "",
                 f"{total.accept_length:.2f}",
-                f"{total.rows:.2f}",
-                f"{1 - total.rows / full.rows:.0%}" if full and judged else "",
+                f"{total.drafts:.2f}",
+                f"{1 - total.drafts / full.drafts:.0%}" if full and judged else "",
                 f"{total.accept_length / full.accept_length:.1%}" if full and judged else "",
             ]
         )
@@ -208,8 +207,8 @@ def _print_sources(turns: Turns, case: Case) -> None:
                 f"{_ratio(full, off):.2f}x",
                 f"{_sum(full).accept_length:.2f}",
                 f"{_sum(adaptive).accept_length:.2f}",
-                f"{1 - _sum(adaptive).rows / _sum(full).rows:.0%}",
+                f"{1 - _sum(adaptive).drafts / _sum(full).drafts:.0%}",
             ]
         )
-    columns = ("source", "off", "adaptive", "by off", "all by off", "tokens/step", "adaptive", "rows saved")
+    columns = ("source", "off", "adaptive", "by off", "all by off", "tokens/step", "adaptive", "drafts saved")
     print_table(f"spec: {case.name}, tokens/s by source of the prompt", columns, rows)
