@@ -18,7 +18,8 @@ import numpy.typing as npt
 from stepahead.engine.model.runner import Float32s, Int32s, UInt64s
 
 TARGET, ACCEPT, RESIDUAL, DRAFT = 0, 1, 2, 3
-"""Purposes: the target model's draw, the test of a draft, the draw after a rejection, a draft's own draw."""
+"""Purposes: the target model's draw, the test of a draft, the draw after a rejection, and a draft's own draw,
+to which its place in the window is added: a position may be guessed in several windows."""
 
 Integers = npt.ArrayLike
 """Anything numpy reads as integers of at most 64 bits; negative ones wrap."""

@@ -111,6 +111,8 @@ def as_request(
         eos_token_ids=model.eos_token_ids,
         max_logprobs=20,
         max_stop_ids=16,
+        draft_tokens=model.draft_tokens,
+        model_draft_tokens=model.draft_tokens,
     )
     tokens = np.array(prompt, dtype=np.int32)
     return Request(

@@ -22,16 +22,19 @@ def probabilities(logits: Float32s, params: RowParams, output_positions: Int32s)
 
 
 def guess(
-    model: HashedModel, digests: UInt64s, params: RowParams, output_positions: Int32s
+    model: HashedModel, digests: UInt64s, params: RowParams, output_positions: Int32s, place: int
 ) -> tuple[Int32s, Float32s]:
-    """Drafts for the token after each row, int32 [rows], and what they were drawn from, [rows, vocab]."""
+    """Drafts for the token after each row, int32 [rows], and what they were drawn from, [rows, vocab].
+
+    `place` in the window: see the runner's `v41/rejection.py`.
+    """
     logits = model.draft_logits(digests)
     drafts, from_what = choose(logits, params, output_positions), np.zeros_like(logits)
     (random,) = np.nonzero(params.temperature > 0)
     if random.size:
         own, output = params.only(random), output_positions[random]
         from_what[random] = probabilities(logits[random], own, output)
-        drafts[random] = _draw(from_what[random], key(own.seed, own.choice, output, DRAFT))
+        drafts[random] = _draw(from_what[random], key(own.seed, own.choice, output, DRAFT + place))
     return drafts, from_what
 
 

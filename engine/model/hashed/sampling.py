@@ -157,7 +157,7 @@ def _draft(
         if shape.rejection:
             output = (ahead.position + 1 - origin).astype(np.int32)
             params = slots.parameters(owners, partial(_guesses, slots, owners, place))
-            drafts, slots.guesses[owners, place] = guess(model, digests, params, output)
+            drafts, slots.guesses[owners, place] = guess(model, digests, params, output, place)
         elif kept.size:
             output = (ahead.position + 1 - origin)[kept].astype(np.int32)
             guessing = owners[kept]

@@ -119,7 +119,8 @@ class _Window:
             digests = np.array([ahead.append(feed)], dtype=np.uint64)
             assumed = None if edits is None else edits.assuming([draft for draft, _ in self._line])
             row = _row_params(self._request, assumed)
-            drafts, own = guess(self._model, digests, row, np.array([output + place], dtype=np.int32))
+            position = np.array([output + place], dtype=np.int32)
+            drafts, own = guess(self._model, digests, row, position, place)
             feed = int(drafts[0])
             self._line.append((feed, own))
 

@@ -2,9 +2,10 @@
 
 Coupled draws (`choosing.py`) give a text that does not depend on drafts; here it may. What is kept is that
 every random number is a hash of what it decides, by absolute output position: the text depends on which
-positions had drafts, and on nothing else. Drafts are drawn with noise of their own, and what they were drawn
-from stays on the device until they are verified. Only sequences that draw at random take this path; a greedy
-one accepts what equals the argmax, as ever.
+positions had drafts, and on nothing else. Drafts are drawn with noise of their own, keyed by their place in
+the window too: a position that is guessed again gets another guess, or else the choice of how many to verify,
+which has seen the first, would favour some. What they were drawn from stays on the device until they are
+verified. Only sequences that draw at random take this path; a greedy one accepts what equals the argmax.
 
 A sequence that returns after a preemption would find its next position without drafts. Its newest token is
 therefore drawn again, by force (`SamplingRows.forced`), and the drafts behind it are those it had.
@@ -28,7 +29,7 @@ from .processing import DrawRows
 from .sampling_slots import PROCESSED, RANDOM, SamplingSlots
 from .slots import SlotState
 
-_TARGET, _ACCEPT, _RESIDUAL, _DRAFT = 0, 1, 2, 3  # as in sampling/seeds.py
+_TARGET, _ACCEPT, _RESIDUAL, _DRAFT = 0, 1, 2, 3  # as in sampling/seeds.py; drafts add their place
 
 
 def chooser_for(shape: RunnerShape, model: Model, state: SlotState, tables: SamplingSlots) -> Chooser:
@@ -156,6 +157,6 @@ class RejectionChooser(Chooser):
         own = rows.only(chosen)
         guess = self._processor.probabilities(logits, own)
         self._guessed[own.slots, place] = guess
-        drawn = sampling.gumbel_argmax(guess.log(), self._processor.keys(own, _DRAFT))
+        drawn = sampling.gumbel_argmax(guess.log(), self._processor.keys(own, _DRAFT + place))
         tokens[to_device(chosen, tokens.device)] = drawn
         return tokens
