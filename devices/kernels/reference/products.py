@@ -24,10 +24,13 @@ def linear(x: Tensor, weight: Weight) -> Tensor:
 
 def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
     """Each group of the inputs through a matrix of its own: `[rows, groups * out]`."""
-    groups = weight_groups_out_in.shape[0]
-    grouped = x_rows_dim.view(x_rows_dim.shape[0], groups, -1).transpose(0, 1)
+    groups, out, _ = weight_groups_out_in.shape
+    rows = x_rows_dim.shape[0]
+    grouped = x_rows_dim.view(rows, groups, -1).transpose(0, 1)
     weight = plain(weight_groups_out_in, x_rows_dim.dtype)
-    return torch.bmm(grouped, weight.mT).transpose(0, 1).flatten(1)
+    result = x_rows_dim.new_empty(rows, groups, out)
+    torch.bmm(grouped, weight.mT, out=result.transpose(0, 1))  # in place: turning it afterwards is a copy
+    return result.flatten(1)
 
 
 def wide_linear(x: Tensor, weight: Weight) -> Tensor:
