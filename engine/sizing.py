@@ -48,7 +48,7 @@ def runner_shape(config: EngineConfig, facts: ModelFacts, free_bytes: int) -> Ru
 
 
 def draft_distribution_bytes(config: EngineConfig, facts: ModelFacts) -> int:
-    """Of the float32 probabilities that every slot's drafts were drawn from; 662 MB at 256 sequences with 5
+    """Of the float32 probabilities that every slot's drafts were drawn from; 664 MB at 256 sequences with 5
     drafts of the real vocabulary."""
     if config.acceptance == "coupled":
         return 0

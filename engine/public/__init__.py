@@ -32,6 +32,7 @@ from stepahead.engine.errors import (
     TokenOutOfVocabularyError,
     WrongLoopError,
 )
+from stepahead.engine.logprobs import PromptLogprobs
 from stepahead.engine.metrics import prometheus_collector
 from stepahead.engine.opening import LoopRunningError
 from stepahead.engine.stream import Stream
@@ -74,6 +75,7 @@ __all__ = [
     "MailboxStatistics",
     "NoDeviceMemoryError",
     "NotFiniteError",
+    "PromptLogprobs",
     "PromptNeverFitsError",
     "PromptTooLongError",
     "QueueFullError",
