@@ -30,6 +30,7 @@ class TritonOperations(Operations):
     name = "triton"
 
     linear = staticmethod(products.linear)
+    wide_linear = staticmethod(products.wide_linear)
     grouped_linear = staticmethod(products.grouped_linear)
     route_rows = staticmethod(routing.route_rows)
     mix_experts = staticmethod(experts.mix_experts)

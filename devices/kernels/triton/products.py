@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
+from . import plain_products
 from .codes import dot, expand_e4m3
 from .launching import INTERPRETED, dividing_step
 
@@ -155,7 +156,10 @@ def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor
 
 def linear(x: Tensor, weight: Weight) -> Tensor:
     """See `reference.products.linear`."""
-    if not isinstance(weight, QuantizedWeight) or not _streamable(x, weight):
+    if not isinstance(weight, QuantizedWeight):
+        small = plain_products.multiplies(x, weight)
+        return plain_products.linear(x, weight) if small else twin.linear(x, weight)
+    if not _streamable(x, weight):
         return twin.linear(x, weight)
     rows = x.reshape(-1, x.shape[-1])
     if rows.shape[0] > MOST_STREAMED:
@@ -165,10 +169,21 @@ def linear(x: Tensor, weight: Weight) -> Tensor:
     return _multiply(rows, weight, 1).view(*x.shape[:-1], weight.shape[-2])
 
 
+def wide_linear(x: Tensor, weight: Weight) -> Tensor:
+    """See `reference.products.wide_linear`."""
+    if isinstance(weight, QuantizedWeight) or not plain_products.multiplies(x, weight):
+        return twin.wide_linear(x, weight)
+    return plain_products.linear(x, weight)
+
+
 def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
     """See `reference.products.grouped_linear`."""
     weight = weight_groups_out_in
-    if not isinstance(weight, QuantizedWeight) or not _streamable(x_rows_dim, weight):
+    if not isinstance(weight, QuantizedWeight):
+        small = plain_products.multiplies(x_rows_dim, weight)
+        multiply = plain_products.grouped_linear if small else twin.grouped_linear
+        return multiply(x_rows_dim, weight)
+    if not _streamable(x_rows_dim, weight):
         return twin.grouped_linear(x_rows_dim, weight)
     if x_rows_dim.shape[0] > MOST_STREAMED:
         return twin.grouped_linear(x_rows_dim, expand(weight, x_rows_dim.dtype))
