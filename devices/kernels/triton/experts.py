@@ -67,21 +67,21 @@ def mix_experts(
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
-        "num_stages": shape.stages,
     }  # fmt: skip
     width = dividing_step(min(inner & -inner, shared_inner & -shared_inner), shape.gate_up_width)
     expert_programs.gate_up[(table * (inner // width) + shared_tiles * (shared_inner // width),)](
         routing.inputs, routing.parted, tiles.order, tiles.expert, tiles.first, tiles.count, routing.shares,
         hidden, gate_up.payload, gate_up.scales, shared_gate_up.payload, shared_gate_up.scales, rows, table,
         limit, FORMAT=gate_up.format, SHARED_FORMAT=shared_gate_up.format, ROUND=quantized, WIDTH=width,
-        STEP=dividing_step(dim, shape.step), SHARED_STEP=dividing_step(dim, shape.shared_step), **common,
+        STEP=dividing_step(dim, shape.step), SHARED_STEP=dividing_step(dim, shape.shared_step),
+        num_stages=shape.gate_up_stages, **common,
     )  # fmt: skip
     width = dividing_step(dim, shape.down_width)
     expert_programs.down[((table + shared_tiles) * (dim // width),)](
         hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, down.payload, down.scales,
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
         SHARED_FORMAT=shared_down.format, WIDTH=width, STEP=dividing_step(inner, shape.step),
-        SHARED_STEP=dividing_step(shared_inner, shape.shared_step), **common,
+        SHARED_STEP=dividing_step(shared_inner, shape.shared_step), num_stages=shape.down_stages, **common,
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
     expert_programs.combine[(rows, triton.cdiv(dim, columns))](partial, out, dim, top_k + 1, columns)
@@ -97,18 +97,18 @@ class _Shape(NamedTuple):
     shared_step: int
     shared_height: int
     warps: int
-    stages: int
+    gate_up_stages: int
+    down_stages: int
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
+    """Found by trying them out at the published dimensions (`scripts/gpu/tune_experts.py`)."""
     if INTERPRETED:
-        return _Shape(64, 128, 64, 64, 64, 4, 1)
+        return _Shape(64, 128, 64, 64, 64, 4, 1, 1)
     if dtype == torch.float32:
-        return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2)
+        return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2, 2)
     if form == PLAIN.value:
-        return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3)
-    if height == 128:
-        return _Shape(128, 128, 64, 64, 64, 8, 4)
+        return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3, 3)
     if height >= 32:
-        return _Shape(64, 128, 128, 64, 64, 4, 3)
-    return _Shape(64 if rows > 4 else 32, 64, 256, 128, 8 if rows <= 8 else 16, 2, 4)
+        return _Shape(64, 128, 128, 64, 64, 4, 2, 2)
+    return _Shape(64 if rows > 4 else 32, 64, 256, 128, 8 if rows <= 8 else 16, 2, 4 if rows <= 4 else 3, 4)

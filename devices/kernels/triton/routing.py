@@ -27,11 +27,14 @@ from torch import Tensor
 
 from ..quantized import is_mxfp4
 from ..reference.experts import Experts, Routing
+from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
 from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
 from .launching import INTERPRETED, dividing_step, power_of_two
 
+MOST_STREAMED = 256
+"""Rows up to which a launch multiplies by the gate itself; the scores of more come from the library."""
 _COLUMNS = 256
 _CHOOSING_ROWS = 8
 _ROW_TILES = 1 << 15
@@ -90,8 +93,11 @@ def _prepare(
             x = fp8_round_trip_in_registers(x.to(tl.float32), COLUMNS // 32).to(x_ptr.dtype.element_ty)
             tl.store(inputs_ptr + place + columns[None, :], x, mask=mask)
         if PART:
-            parted = columns % 2 * (DIM // 2) + columns // 2
-            tl.store(parted_ptr + place + parted[None, :], x, mask=mask)
+            even, odd = tl.split(x.reshape(x.shape[0], COLUMNS // 2, 2))
+            pair = (part * width + start) // 2 + tl.arange(0, COLUMNS // 2)
+            mask = (row < rows)[:, None] & (pair < DIM // 2)[None, :]
+            tl.store(parted_ptr + place + pair[None, :], even, mask=mask)
+            tl.store(parted_ptr + place + DIM // 2 + pair[None, :], odd, mask=mask)
 
 
 @triton.jit
@@ -99,6 +105,7 @@ def _choose(
     logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr, counts_ptr,
     row, rows, scaling, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
     TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, HEIGHT: tl.constexpr, SPLIT: tl.constexpr,
+    RANKED: tl.constexpr,
 ):  # fmt: skip
     """Choose for some rows, and take a place in the list of each chosen expert."""
     expert = tl.arange(0, PADDED)
@@ -130,7 +137,8 @@ def _choose(
     mask = (row < rows)[:, None] & (place < TOP_K)[None, :]
     tl.store(chosen_ptr + out, chosen.to(tl.int64), mask=mask)
     tl.store(shares_ptr + out, picked * factor[:, None], mask=mask)
-    tl.store(ranks_ptr + out, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
+    if RANKED:
+        tl.store(ranks_ptr + out, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -180,24 +188,25 @@ def _route(
     TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, ROUND: tl.constexpr, PART: tl.constexpr,
     PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
     SPLIT: tl.constexpr, BLOCKS: tl.constexpr, CHOOSING: tl.constexpr, COLUMNS: tl.constexpr,
-    COUNTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    COUNTS: tl.constexpr, GIVEN: tl.constexpr, SINGLE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     block, part, row_tile = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT, tl.program_id(1)
     row = row_tile * HEIGHT + tl.arange(0, HEIGHT)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     expert = block * WIDTH + tl.arange(0, WIDTH)
     safe_expert = tl.minimum(expert, EXPERTS - 1)
-    k = part * (DIM // SPLIT) + tl.arange(0, STEP)
-    gate_ptr += safe_expert[:, None] * DIM + k[None, :]
-    product_ptr = x_ptr + safe_row[None, :] * DIM + k[:, None]
-    logits = tl.zeros((WIDTH, HEIGHT), tl.float32)
-    for _ in range(0, DIM // SPLIT, STEP):
-        logits = dot(tl.load(gate_ptr), tl.load(product_ptr), logits, ASSEMBLY)
-        gate_ptr += STEP
-        product_ptr += STEP
-    mask = (row < rows)[None, :] & (expert < EXPERTS)[:, None]
-    place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
-    tl.store(logits_ptr + place, logits, mask=mask)
+    if not GIVEN:
+        k = part * (DIM // SPLIT) + tl.arange(0, STEP)
+        gate_ptr += safe_expert[:, None] * DIM + k[None, :]
+        product_ptr = x_ptr + safe_row[None, :] * DIM + k[:, None]
+        logits = tl.zeros((WIDTH, HEIGHT), tl.float32)
+        for _ in range(0, DIM // SPLIT, STEP):
+            logits = dot(tl.load(gate_ptr), tl.load(product_ptr), logits, ASSEMBLY)
+            gate_ptr += STEP
+            product_ptr += STEP
+        mask = (row < rows)[None, :] & (expert < EXPERTS)[:, None]
+        place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
+        tl.store(logits_ptr + place, logits, mask=mask)
     if ROUND or PART:
         program = tl.program_id(0)
         _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, program, BLOCKS * SPLIT, DIM, ROUND, PART, COLUMNS)
@@ -209,16 +218,27 @@ def _route(
             _choose(
                 logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr,
                 counters_ptr, row_tile * HEIGHT + start + tl.arange(0, CHOOSING), rows, scaling, EXPERTS,
-                PADDED, TOP_K, TOP_PADDED, IMAGES, CHOOSING, SPLIT,
+                PADDED, TOP_K, TOP_PADDED, IMAGES, CHOOSING, SPLIT, not SINGLE,
             )  # fmt: skip
         tl.debug_barrier()
-        finished = tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel")
-        if finished == tl.num_programs(1) - 1:
-            tl.store(counters_ptr + COUNTS, 0)
-            _tabulate(
-                chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
-                rows * TOP_K, table, EXPERTS, PADDED, TILE, PICKS,
-            )  # fmt: skip
+        if SINGLE:
+            # One row's picks are their own tiles: nobody to wait for and nothing to sort.
+            pick = tl.arange(0, TOP_PADDED)
+            only = pick < TOP_K
+            tl.store(order_ptr + pick, pick, mask=only)
+            tl.store(
+                expert_ptr + pick, tl.load(chosen_ptr + pick, mask=only, other=0).to(tl.int32), mask=only
+            )
+            tl.store(first_ptr + pick, pick, mask=only)
+            tl.store(count_ptr + pick, tl.full((TOP_PADDED,), 1, tl.int32), mask=only)
+        else:
+            finished = tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel")
+            if finished == tl.num_programs(1) - 1:
+                tl.store(counters_ptr + COUNTS, 0)
+                _tabulate(
+                    chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
+                    rows * TOP_K, table, EXPERTS, PADDED, TILE, PICKS,
+                )  # fmt: skip
 
 
 @cache
@@ -237,7 +257,7 @@ def tile_height(picks: int, experts: int, dtype: torch.dtype) -> int:
     average = picks / experts
     if dtype == torch.float32:
         return 16 if average <= 12 else 32
-    if average <= 2.5:
+    if average <= 5:
         return 8
     if average <= 10:
         return 16
@@ -271,17 +291,22 @@ def route_rows(
     inputs = torch.empty_like(x) if quantized else x
     parted = torch.empty_like(x) if part_columns else x[:0]
     if rows:
-        row_height, width, split, step = _gate_shape(rows, count, dim)
+        given = rows > MOST_STREAMED
+        row_height, width, split, step = (
+            (8, power_of_two(count), 1, dim) if given else _gate_shape(rows, count, dim)
+        )
         blocks = triton.cdiv(count, width)
+        logits = wide_linear(x, gate) if given else torch.empty(split, rows, count, device=device)
         _route[(blocks * split, triton.cdiv(rows, row_height))](
-            x, gate, text_bias, image_bias, image_mask, torch.empty(split, rows, count, device=device),
-            chosen, shares, ranks, inputs, parted, order, tile_expert, first, tile_rows, _counters(device),
-            rows, scaling, table, DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
-            TOP_PADDED=power_of_two(top_k), IMAGES=image_mask is not None, ROUND=quantized,
-            PART=part_columns, PICKS=min(1024, power_of_two(picks)), TILE=height, HEIGHT=row_height,
+            x, gate, text_bias, image_bias, image_mask, logits, chosen, shares, ranks, inputs, parted, order,
+            tile_expert, first, tile_rows, _counters(device), rows, scaling, table, DIM=dim, EXPERTS=count,
+            PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
+            IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
+            PICKS=min(4096 if given else 1024, power_of_two(picks)), TILE=height, HEIGHT=row_height,
             WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split, BLOCKS=blocks,
             CHOOSING=min(row_height, _CHOOSING_ROWS), COLUMNS=min(_COLUMNS, power_of_two(dim)),
-            COUNTS=_MOST_EXPERTS, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4,
+            COUNTS=_MOST_EXPERTS, GIVEN=given, SINGLE=rows == 1, ASSEMBLY=not INTERPRETED, num_warps=4,
+            num_stages=1 if INTERPRETED else 4,
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 
@@ -292,10 +317,9 @@ def _gate_shape(rows: int, experts: int, dim: int) -> tuple[int, int, int, int]:
     Few rows: enough programs to pull the gate's weights from many places at once. Many rows: tall ones, which
     read them less often.
     """
-    if rows > 256:
-        return 64, 64, 1, 64
-    split = 4 if dim % 1024 == 0 and experts > 64 else 1
-    return 8 if rows <= 64 else 16, 16, split, 256
+    if rows > 64:
+        return 16, 32, 2 if dim % 512 == 0 and experts > 64 else 1, 128
+    return 8, 16, 4 if dim % 1024 == 0 and experts > 64 else 1, 256
 
 
 def sort_picks(x_rows_dim: Tensor, routing: Routing, experts: Experts, *, quantized: bool) -> TiledRouting:
