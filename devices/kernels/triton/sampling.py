@@ -43,9 +43,10 @@ class Split(NamedTuple):
     group: int  # tokens whose maximum may become a level
     room: int  # candidates that are listed
     resident: int  # candidates that stay in registers while a row is decided
+    warps: int  # of the program that decides
 
 
-SPLIT = Split(tile=4096, group=512, room=16384, resident=2048)
+SPLIT = Split(tile=4096, group=512, room=16384, resident=8192, warps=16)
 
 
 class _Parts(NamedTuple):
@@ -63,6 +64,7 @@ class _RowState(NamedTuple):
     peak: Tensor  # [rows, 2]
     number: Tensor  # [rows, 2] int32, candidates
     levels: Tensor  # [rows, 2, levels]
+    work: Tensor  # [rows, 4] int64: bits of jobs, slot, row of the logits, position of the token to draw
 
 
 class _Weights(NamedTuple):
@@ -135,7 +137,7 @@ def draw_into(
     edits = {
         "DRAFTS": drafts.shape[1],
         "HAS_BITS": allowed_bits is not None,
-        "ALLOWED_TILE": allowed_tile(tables),
+        **list_tiles(tables),
     }
     if vocab > WHOLE:
         _draw_split(logits, shared, written, sizes, edits, SPLIT)
@@ -168,7 +170,12 @@ def _draw_split(
     integers = partial(torch.empty, dtype=torch.int32, device=logits.device)
     parts = _Parts(logits.new_empty(shape), integers(shape), logits.new_empty(shape), integers(shape))
     groups = logits.new_empty(count, 2, lanes)
-    rows = _RowState(logits.new_empty(count, 2), integers(count, 2), logits.new_empty(count, 2, 16))
+    rows = _RowState(
+        logits.new_empty(count, 2),
+        integers(count, 2),
+        logits.new_empty(count, 2, 16),
+        drawn.tokens.new_empty(count, 4),
+    )
     cells = (count, 2, tiles)
     weights = _Weights(drawn.tokens.new_empty(cells), integers(*cells, 16), logits.new_empty(*cells, 16))
     listed = integers(count, 2, split.room)
@@ -182,26 +189,25 @@ def _draw_split(
     )  # fmt: skip
     rank_groups[(count,)](
         *where, tables, parts, groups, torch.empty_like(groups), rows, drawn, **sizes, **cuts, USED=used,
-        GROUPS=lanes, STEP=math.log2(used) / 15, num_warps=4,
+        GROUPS=lanes, STEP=math.log2(used) / 15, num_warps=8,
     )  # fmt: skip
     weigh_levels[(count, tiles, jobs)](
-        logits, *where, tables, scratch, rows, weights, drawn, **sizes, SCALE=scale, BLOCK=split.tile,
-        num_warps=8,
-    )  # fmt: skip
-    cuts["ROOM"] = split.room
+        logits, scratch, rows, weights, VOCAB=vocab, SCALE=scale, BLOCK=split.tile, num_warps=8
+    )
+    cuts |= {"VOCAB": vocab, "ALTERNATIVES": sizes["ALTERNATIVES"], "SCALE": scale, "ROOM": split.room}
     collect_candidates[(count, tiles, jobs)](
-        logits, *where, tables, scratch, rows, weights, drawn, listed, **sizes, **cuts, SCALE=scale,
-        BLOCK=split.tile, num_warps=8,
-    )  # fmt: skip
+        logits, tables, scratch, rows, weights, listed, **cuts, BLOCK=split.tile, num_warps=8
+    )
     finish_rows[(count,)](
-        logits, *where, tables, scratch, rows, weights, drawn, listed, **sizes, **cuts, SCALE=scale,
-        BLOCK=split.resident, num_warps=8,
+        logits, tables, scratch, rows, weights, drawn, listed, **cuts, BLOCK=split.resident,
+        num_warps=split.warps,
     )  # fmt: skip
 
 
-def allowed_tile(tables: SamplingTables) -> int:
-    """A row's allowed ids are taken in one piece."""
-    return 1 << (max(tables.allowed_ids.shape[1], 16) - 1).bit_length()
+def list_tiles(tables: SamplingTables) -> dict[str, int]:
+    """A row's allowed ids are taken in one piece, and so is the beginning of a bad word."""
+    widths = {"ALLOWED_TILE": tables.allowed_ids.shape[1], "REACH": tables.recent.shape[1]}
+    return {name: 1 << (max(width, 16) - 1).bit_length() for name, width in widths.items()}
 
 
 def mass_scale(vocab: int) -> int:

@@ -22,7 +22,7 @@ from ..reference.sampling.tables import (
     SamplingTables,
     SlotTensors,
 )
-from .sampling import allowed_tile, draw_into, mass_scale, with_widths
+from .sampling import draw_into, list_tiles, mass_scale, with_widths
 from .sampling_edits import edited
 from .sampling_rows import draw_row
 
@@ -89,7 +89,8 @@ def _of_place(numbers, place, PLACES: tl.constexpr):
 def _draft_whole_rows(
     inputs, slots, state, tables, scratch, odds,
     PLACES: tl.constexpr, DRAFTS: tl.constexpr, VOCAB: tl.constexpr, DIM: tl.constexpr, RANK: tl.constexpr,
-    SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
     BY_PEAK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
@@ -111,7 +112,7 @@ def _draft_whole_rows(
             chance = _log_odds(inputs, row, previous, temperature, DIM, RANK, CHUNK)
         x = edited(
             x, ids, 0, row, slot, first + place, place, work, tables, state.drafts, scratch,
-            scratch + sequence * VOCAB, VOCAB, DRAFTS, False, BLOCK, ALLOWED_TILE,
+            scratch + sequence * VOCAB, VOCAB, DRAFTS, False, BLOCK, ALLOWED_TILE, REACH,
         )  # fmt: skip
         token, _, _, _, _, _, _ = draw_row(x, ids, slot, first + place, work, tables, VOCAB, SCALE, BLOCK)
         previous = token.to(tl.int64)
@@ -195,7 +196,7 @@ def draft_chain_(
             **sizes,
             VOCAB=vocab,
             SCALE=mass_scale(vocab),
-            ALLOWED_TILE=allowed_tile(tables),
+            **list_tiles(tables),
             BLOCK=triton.next_power_of_2(vocab),
             BY_PEAK=bool(inputs.peak_scales),
             num_warps=8,

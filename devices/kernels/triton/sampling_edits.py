@@ -22,8 +22,10 @@ PENALTY = tl.constexpr(64)
 PROCESSED = tl.constexpr(128)
 """The bits of `reference.sampling.tables`, which a test compares with these."""
 
-_LISTED = tl.constexpr(128)
+_LISTED = tl.constexpr(512)
 """List entries a program reads at a time."""
+_WORDS = tl.constexpr(32)
+"""Bad words that it compares at a time, all their tokens at once."""
 
 
 @triton.jit
@@ -57,7 +59,7 @@ def needs_scratch(work, early):
 def edited(
     x, ids, low, row, slot, output, place, work, tables, drafts, bits, scratch,
     VOCAB: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr, TILE: tl.constexpr,
-    ALLOWED_TILE: tl.constexpr,
+    ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """The tile `x` of tokens `ids` (from `low` on) under all edits of its row; -inf beyond the vocabulary.
 
@@ -80,7 +82,7 @@ def edited(
         if (work & ALLOWED) != 0:
             _allow_only(scratch, ids, inside, low, high, slot, tables, ALLOWED_TILE)
         if (work & WORDS) != 0:
-            _ban_completed(scratch, low, high, slot, place, tables, drafts, DRAFTS)
+            _ban_completed(scratch, low, high, slot, place, tables, drafts, DRAFTS, REACH)
         if early:
             _ban_ends(scratch, low, high, slot, tables)
         x = tl.load(scratch + ids, mask=inside, other=float("-inf"))
@@ -142,28 +144,30 @@ def _ban(scratch, listed, own):
 
 
 @triton.jit
-def _ban_completed(scratch, low, high, slot, place, tables, drafts, DRAFTS: tl.constexpr):
+def _ban_completed(
+    scratch, low, high, slot, place, tables, drafts, DRAFTS: tl.constexpr, REACH: tl.constexpr
+):  # fmt: skip
     """Words whose beginning is what the last tokens and the drafts before this place say."""
     words, reach = tables.words_width, tables.reach
+    lane = tl.arange(0, REACH)
+    at = place + lane
+    older = tl.load(tables.recent + slot * reach + at, mask=(lane < reach) & (at < reach), other=-1)
+    newer = tl.load(drafts + slot * DRAFTS + at - reach, mask=(lane < reach) & (at >= reach), other=-1)
+    said = tl.where(at < reach, older, newer)
     start = 0
     count = tl.load(tables.word_count + slot)
     while start < count:
-        word = start + tl.arange(0, _LISTED)
+        word = start + tl.arange(0, _WORDS)
         end = tl.load(tables.word_ends + slot * words + word, mask=word < words, other=-1)
-        fits = (end >= low) & (end < high)
-        back = 0
-        while back < reach:
-            at = place + back
-            said = tl.load(tables.recent + slot * reach + at, mask=at < reach, other=-1)
-            if at >= reach:
-                said = tl.load(drafts + slot * DRAFTS + at - reach)
-            beginning = tl.load(
-                tables.word_beginnings + (slot * words + word) * reach + back, mask=fits, other=-1
-            )
-            fits = fits & ((beginning < 0) | (beginning == said))
-            back += 1
-        _ban(scratch, end, fits)
-        start += _LISTED
+        own = (end >= low) & (end < high)
+        beginnings = tl.load(
+            tables.word_beginnings + (slot * words + word)[:, None] * reach + lane[None, :],
+            mask=own[:, None] & (lane < reach)[None, :],
+            other=-1,
+        )
+        differs = (beginnings >= 0) & (beginnings != said[None, :])
+        _ban(scratch, end, own & (tl.max(differs.to(tl.int32), axis=1) == 0))
+        start += _WORDS
     tl.debug_barrier()
 
 

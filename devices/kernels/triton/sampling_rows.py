@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .sampling_edits import FILTER, PROCESSED, RANDOM, edited, sequence_rows
-from .sampling_noise import row_key
+from .sampling_noise import rising, row_key
 from .sampling_select import best_score, draw_kept, masses, report_best, threshold_of
 
 _NO_ID = tl.constexpr(2147483647)
@@ -45,9 +45,12 @@ def draw_row(
         if (work & FILTER) != 0:
             total = tl.sum(tl.where(inside, masses(y, peak, SCALE), 0))
             top_k, top_p = tl.load(tables.top_k + slot).to(tl.int32), tl.load(tables.top_p + slot)
+            highest = tl.max(rising(y)).to(tl.int64)
+            lowest, none = tl.full((), -2147483648, tl.int64), tl.full((), 0, tl.int32)
             threshold, last = threshold_of(
-                y, ids, inside, ids, ids, VOCAB, False, peak, total, top_k, top_p, VOCAB, SCALE, False, BLOCK
-            )
+                y, ids, inside, ids, ids, VOCAB, False, peak, total, top_k, top_p, lowest, highest,
+                none + VOCAB, none, VOCAB, SCALE, False, BLOCK,
+            )  # fmt: skip
             min_p = tl.load(tables.min_p + slot)
             token, weight = draw_kept(
                 y, ids, inside, ids, ids, VOCAB, False, key, threshold, last, peak, min_p, SCALE, False, BLOCK
@@ -76,7 +79,8 @@ def report_row(
 def draw_whole_rows(
     logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, drawn,
     VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
-    ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, BLOCK: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     row, active, slot, output = sequence_rows(
@@ -91,7 +95,7 @@ def draw_whole_rows(
         output += first_place - tl.load(tables.origin + slot)
         x = edited(
             raw, ids, 0, row, slot, output, place, work, tables, drafts, bits, scratch + program * VOCAB,
-            VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE,
+            VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE, REACH,
         )  # fmt: skip
         token, finite, y, peak, weight, threshold, last = draw_row(
             x, ids, slot, output, work, tables, VOCAB, SCALE, BLOCK

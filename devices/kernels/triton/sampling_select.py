@@ -58,6 +58,22 @@ def _above(
 
 
 @triton.jit
+def _highest(
+    keys, valid, most, source, listed, count, is_listed, STREAMED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The highest key up to `most`."""
+    highest = tl.max(tl.where(valid & (keys <= most), keys, _LOWEST))
+    if STREAMED:
+        start = BLOCK
+        while start < count:
+            y, _, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
+            own = rising(y)
+            highest = tl.maximum(highest, tl.max(tl.where(more & (own <= most), own, _LOWEST)))
+            start += BLOCK
+    return highest
+
+
+@triton.jit
 def _tied(
     keys, ids, valid, threshold, last_id, source, listed, count, is_listed,
     STREAMED: tl.constexpr, BLOCK: tl.constexpr,
@@ -75,30 +91,36 @@ def _tied(
 
 @triton.jit
 def threshold_of(
-    y, ids, valid, source, listed, count, is_listed, peak, total, top_k, top_p,
+    y, ids, valid, source, listed, count, is_listed, peak, total, top_k, top_p, low, high, reach, over,
     VOCAB: tl.constexpr, SCALE: tl.constexpr, STREAMED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(threshold, last id): kept are keys above the threshold, and equal ones up to the last id.
 
+    Halving the interval ends where one candidate is left in it: some 17 steps, where all bits would take 32.
+
     `total` is the mass of the whole row. A token stays while fewer than `top_k` are better and these hold at
-    most `top_p` of the total.
+    most `top_p` of the total. Keys `low` to `high` (int64) hold the threshold, `reach` candidates lie from
+    `low` on, `over` above `high`.
     """
     keys, mass = rising(y), masses(y, peak, SCALE)
     by_count, by_mass = top_k > 0, top_p < 1
     limit = (top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64)
-    low = tl.full((), -2147483648, tl.int64)
-    high = tl.where(by_count | by_mass, tl.max(rising(tl.zeros((1,), tl.float32) + peak)).to(tl.int64), low)
-    while low < high:
+    high = tl.where(by_count | by_mass, high, low)
+    while (low < high) & (reach - over > 1):
         middle = (low + high) >> 1
         number, weight = _above(
             keys, mass, valid, middle.to(tl.int32), source, listed, count, is_listed, peak,
             SCALE, STREAMED, BLOCK,
         )  # fmt: skip
         fits = ((top_k <= 0) | (number < top_k)) & ((top_p >= 1) | (weight <= limit))
-        high = tl.where(fits, middle, high)
-        low = tl.where(fits, low, middle + 1)
+        high, over = tl.where(fits, middle, high), tl.where(fits, number, over)
+        low, reach = tl.where(fits, low, middle + 1), tl.where(fits, reach, number)
     threshold = low.to(tl.int32)
+    if low < high:  # one candidate is left between them
+        threshold = _highest(
+            keys, valid, high.to(tl.int32), source, listed, count, is_listed, STREAMED, BLOCK
+        )
     last = tl.full((), VOCAB - 1, tl.int32)
     if by_count | by_mass:
         number, weight = _above(

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from .sampling_edits import FILTER, PROCESSED, RANDOM, edited, sequence_rows
-from .sampling_noise import row_key
+from .sampling_noise import rising, row_key
 from .sampling_rows import likeliest, write_nothing
 from .sampling_select import (
     best_score,
@@ -51,7 +51,8 @@ def _asked(tables, slot, work, job, ALTERNATIVES: tl.constexpr):
 def scan_tiles(
     logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, parts, groups,
     VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
-    ALTERNATIVES: tl.constexpr, ALLOWED_TILE: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr, GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows, tiles."""
@@ -71,7 +72,7 @@ def scan_tiles(
         own = scratch + program.to(tl.int64) * VOCAB
         x = edited(
             raw, ids, tile * BLOCK, row, slot, output, program % PLACES + first_place, work, tables, drafts,
-            bits, own, VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE,
+            bits, own, VOCAB, DRAFTS, HAS_BITS, BLOCK, ALLOWED_TILE, REACH,
         )  # fmt: skip
         peak, token, _ = likeliest(x, ids)
         broken = tl.max(((x != x) | (x == float("inf"))).to(tl.int32)) > 0
@@ -105,9 +106,10 @@ def rank_groups(
 ):  # fmt: skip
     """Grid: rows. Tokens of rows whose tiles say all, and the levels of the others."""
     program = tl.program_id(0)
-    _row, active, slot, _output = sequence_rows(
+    row, active, slot, output = sequence_rows(
         sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
     )
+    jobs = 0
     if active:
         work = tl.load(tables.work + slot)
         tile = tl.arange(0, TILE_LANES)
@@ -131,9 +133,11 @@ def rank_groups(
         tl.store(rows.peak + program * 2, peak)
         tl.store(rows.number + program * 2, 0)
         tl.store(rows.number + program * 2 + 1, 0)
-        if _asked(tables, slot, work, 0, ALTERNATIVES):
+        if finite & _asked(tables, slot, work, 0, ALTERNATIVES):
+            jobs += 1
             _levels(groups, ordered, rows.levels, program * 2, USED, GROUPS, STEP)
-        if _asked(tables, slot, work, 1, ALTERNATIVES):
+        if finite & _asked(tables, slot, work, 1, ALTERNATIVES):
+            jobs += 2
             group = tl.arange(0, GROUPS)
             own = groups + (program * 2 + 1) * GROUPS + group
             tl.store(
@@ -142,6 +146,10 @@ def rank_groups(
             _levels(groups, ordered, rows.levels, program * 2 + 1, USED, GROUPS, STEP)
     else:
         write_nothing(drawn, program, ALTERNATIVES)
+    tl.store(rows.work + program * 4, jobs)
+    tl.store(rows.work + program * 4 + 1, slot)
+    tl.store(rows.work + program * 4 + 2, row)
+    tl.store(rows.work + program * 4 + 3, output + first_place)
 
 
 @triton.jit
@@ -150,8 +158,9 @@ def _levels(groups, ordered, levels, at, USED: tl.constexpr, GROUPS: tl.constexp
     group = tl.arange(0, GROUPS)
     own = tl.load(groups + at * GROUPS + group, mask=group < USED, other=float("-inf"))
     rank = tl.zeros((GROUPS,), tl.int32)
-    for start in range(0, GROUPS, 16):
-        other = start + tl.arange(0, 16)
+    piece: tl.constexpr = 64 if GROUPS > 64 else GROUPS
+    for start in range(0, GROUPS, piece):
+        other = start + tl.arange(0, piece)
         values = tl.load(groups + at * GROUPS + other, mask=other < USED, other=float("-inf"))
         better = (values[None, :] > own[:, None]) | (
             (values[None, :] == own[:, None]) & (other[None, :] < group[:, None])
@@ -164,46 +173,43 @@ def _levels(groups, ordered, levels, at, USED: tl.constexpr, GROUPS: tl.constexp
     tl.store(levels + at * _LEVELS + level, tl.load(ordered + at * GROUPS + tl.maximum(wanted, 0)))
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit
 def weigh_levels(
-    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Grid: rows, tiles, jobs. Tokens and mass of a tile above each level."""
+    logits, scratch, rows, weights, VOCAB: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Grid: rows, tiles, jobs. Tokens and mass of a tile above each level, summed lane by lane first."""
     program, tile, job = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row, active, slot, _output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
-    )
-    if active & (tl.load(drawn.finite + program) != 0):
-        work = tl.load(tables.work + slot)
-        if _asked(tables, slot, work, job, ALTERNATIVES):
-            source = _source(logits, scratch, row, program, job, VOCAB)
-            y, _ids, inside = _tile(source, tile, VOCAB, BLOCK)
-            at = program * 2 + job
-            peak = tl.load(rows.peak + at)
+    if (tl.load(rows.work + program * 4) >> job) & 1 == 1:
+        source = _source(logits, scratch, rows, program, job, VOCAB)
+        at = program * 2 + job
+        peak = tl.load(rows.peak + at)
+        level = tl.arange(0, _LEVELS)
+        levels = tl.load(rows.levels + at * _LEVELS + level)
+        lanes: tl.constexpr = 256 if BLOCK > 256 else BLOCK
+        number = tl.zeros((_LEVELS, lanes), tl.int32)
+        mass = tl.zeros((_LEVELS, lanes), tl.float32)
+        total = tl.zeros((lanes,), tl.int64)
+        for piece in tl.static_range(BLOCK // lanes):
+            ids = tile * BLOCK + piece * lanes + tl.arange(0, lanes)
+            y = tl.load(source + ids, mask=ids < VOCAB, other=float("-inf"))
             shares = tl.exp(y - peak)
-            shares = tl.where(inside & (shares == shares), shares, 0.0)
-            cell = at * tl.num_programs(1) + tile
-            tl.store(weights.total + cell, tl.sum((shares * (2.0**SCALE)).to(tl.int64)))
-            for level in tl.static_range(_LEVELS):
-                above = inside & (y >= tl.load(rows.levels + at * _LEVELS + level))
-                tl.store(weights.number + cell * _LEVELS + level, tl.sum(above.to(tl.int32)))
-                tl.store(weights.mass + cell * _LEVELS + level, tl.sum(tl.where(above, shares, 0.0)))
+            shares = tl.where((ids < VOCAB) & (shares == shares), shares, 0.0)
+            above = (y[None, :] >= levels[:, None]) & (ids < VOCAB)[None, :]
+            number += above.to(tl.int32)
+            mass += tl.where(above, shares[None, :], 0.0)
+            total += (shares * (2.0**SCALE)).to(tl.int64)
+        cell = at * tl.num_programs(1) + tile
+        tl.store(weights.total + cell, tl.sum(total))
+        tl.store(weights.number + cell * _LEVELS + level, tl.sum(number, axis=1))
+        tl.store(weights.mass + cell * _LEVELS + level, tl.sum(mass, axis=1))
 
 
 @triton.jit
-def _tile(source, tile, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
-    ids = tile * BLOCK + tl.arange(0, BLOCK)
-    return tl.load(source + ids, mask=ids < VOCAB, other=float("-inf")), ids, ids < VOCAB
-
-
-@triton.jit
-def _source(logits, scratch, row, program, job, VOCAB: tl.constexpr):
+def _source(logits, scratch, rows, program, job, VOCAB: tl.constexpr):
     """Where a job's distribution stands."""
     own = scratch + program.to(tl.int64) * VOCAB
     if job == 1:
-        own = logits + row * VOCAB
+        own = logits + tl.load(rows.work + program * 4 + 2) * VOCAB
     return own
 
 
@@ -214,120 +220,158 @@ def _total(weights, at, TILES: tl.constexpr, TILE_LANES: tl.constexpr):
 
 
 @triton.jit
+def _above_levels(rows, weights, at, TILES: tl.constexpr, TILE_LANES: tl.constexpr):
+    """The levels of a row's job, how many tokens lie above each, and their mass."""
+    tile, level = tl.arange(0, TILE_LANES), tl.arange(0, _LEVELS)
+    cells = (at * TILES + tile[:, None]) * _LEVELS + level[None, :]
+    known = (tile < TILES)[:, None] & (level >= 0)[None, :]
+    number = tl.sum(tl.load(weights.number + cells, mask=known, other=0), axis=0)
+    mass = tl.sum(tl.load(weights.mass + cells, mask=known, other=0.0), axis=0)
+    return tl.load(rows.levels + at * _LEVELS + level), number, mass
+
+
+@triton.jit
 def _cut(
     tables, rows, weights, slot, work, at, job, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr,
     TILES: tl.constexpr, TILE_LANES: tl.constexpr,
 ):  # fmt: skip
     """The value from which on tokens are candidates."""
-    tile, level = tl.arange(0, TILE_LANES), tl.arange(0, _LEVELS)
-    cells = (at * TILES + tile[:, None]) * _LEVELS + level[None, :]
-    known = (tile < TILES)[:, None] & (level >= 0)[None, :]
-    count = tl.sum(tl.load(weights.number + cells, mask=known, other=0), axis=0)
-    mass = tl.sum(tl.load(weights.mass + cells, mask=known, other=0.0), axis=0)
-    levels = tl.load(rows.levels + at * _LEVELS + level)
+    levels, number, mass = _above_levels(rows, weights, at, TILES, TILE_LANES)
     shown = tl.full((), float("inf"), tl.float32)
     if ALTERNATIVES > 0:
         reports = tl.load(tables.logprobs + slot) >= 0
         if reports & (tl.where(job == 0, PROCESSED, 0) == (work & PROCESSED)):
-            shown = tl.max(tl.where(count >= ALTERNATIVES, levels, float("-inf")))
+            shown = tl.max(tl.where(number >= ALTERNATIVES, levels, float("-inf")))
     kept = tl.full((), float("inf"), tl.float32)
     if ((work & FILTER) != 0) & (job == 0):
         top_k, top_p = tl.load(tables.top_k + slot), tl.load(tables.top_p + slot)
         limit = top_p * _total(weights, at, TILES, TILE_LANES).to(tl.float32) * (0.5**SCALE) * _MARGIN
-        many = tl.max(tl.where((top_k > 0) & (count >= top_k), levels, float("-inf")))
+        many = tl.max(tl.where((top_k > 0) & (number >= top_k), levels, float("-inf")))
         heavy = tl.where(top_p < 1, tl.max(tl.where(mass > limit, levels, float("-inf"))), float("-inf"))
         share = tl.load(tables.min_p + slot)
-        likely = tl.where(
-            share > 0, tl.load(rows.peak + at) + tl.log(tl.maximum(share, 1e-30)) - 0.001, float("-inf")
-        )
+        least = tl.load(rows.peak + at) + tl.log(tl.maximum(share, 1e-30)) - 0.001
+        likely = tl.where(share > 0, least, float("-inf"))
         kept = tl.maximum(tl.maximum(many, heavy), likely)
     return tl.minimum(shown, kept)
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit
 def collect_candidates(
-    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn, listed,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
-    TILES: tl.constexpr, TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    logits, tables, scratch, rows, weights, listed,
+    VOCAB: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, TILES: tl.constexpr,
+    TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows, tiles, jobs. In no order: what follows has none."""
     program, tile, job = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row, active, slot, _output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
-    )
-    if active & (tl.load(drawn.finite + program) != 0):
+    if (tl.load(rows.work + program * 4) >> job) & 1 == 1:
+        source = _source(logits, scratch, rows, program, job, VOCAB)
+        ids = tile * BLOCK + tl.arange(0, BLOCK)
+        y = tl.load(source + ids, mask=ids < VOCAB, other=float("-inf"))
+        slot = tl.load(rows.work + program * 4 + 1)
         work = tl.load(tables.work + slot)
-        if _asked(tables, slot, work, job, ALTERNATIVES):
-            at = program * 2 + job
-            cut = _cut(tables, rows, weights, slot, work, at, job, SCALE, ALTERNATIVES, TILES, TILE_LANES)
-            source = _source(logits, scratch, row, program, job, VOCAB)
-            y, ids, inside = _tile(source, tile, VOCAB, BLOCK)
-            chosen = inside & (y >= cut)
-            number = tl.sum(chosen.to(tl.int32))
-            if number > 0:
-                first = tl.atomic_add(rows.number + at, number)
-                place = first + tl.cumsum(chosen.to(tl.int32)) - 1
-                tl.store(listed + at * ROOM + place, ids, mask=chosen & (place < ROOM))
+        at = program * 2 + job
+        cut = _cut(tables, rows, weights, slot, work, at, job, SCALE, ALTERNATIVES, TILES, TILE_LANES)
+        chosen = (ids < VOCAB) & (y >= cut)
+        number = tl.sum(chosen.to(tl.int32))
+        if number > 0:
+            first = tl.atomic_add(rows.number + at, number)
+            place = first + tl.cumsum(chosen.to(tl.int32)) - 1
+            tl.store(listed + at * ROOM + place, ids, mask=chosen & (place < ROOM))
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit
+def _bracket(
+    rows, weights, at, count, top_k, top_p, total, SCALE: tl.constexpr, TILES: tl.constexpr,
+    TILE_LANES: tl.constexpr,
+):  # fmt: skip
+    """(low, high, candidates from low on, above high): what the levels already say of the threshold.
+
+    A level's float mass says so only where it is clear of the limit.
+    """
+    levels, number, mass = _above_levels(rows, weights, at, TILES, TILE_LANES)
+    keys = rising(levels).to(tl.int64)
+    limit = top_p * total.to(tl.float32) * (0.5**SCALE)
+    few, many = (top_k <= 0) | (number < top_k), (top_k > 0) & (number >= top_k)
+    light, heavy = mass * _MARGIN <= limit, mass > limit * _MARGIN
+    fits = few & tl.where(top_p < 1, light, few)
+    fails = many | tl.where(top_p < 1, heavy, many)
+    low = tl.max(tl.where(fails, keys, -2147483648))
+    high = tl.min(tl.where(fits, keys - 1, tl.max(rising(tl.load(rows.peak + at + tl.arange(0, 1))))))
+    reach = tl.min(tl.where(fails, number, count))
+    return low, high, reach, tl.max(tl.where(fits, number, 0))
+
+
+@triton.jit
 def finish_rows(
-    logits, sequences, decodes, first_prompt_row, first_place, tables, scratch, rows, weights, drawn, listed,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr,
-    TILES: tl.constexpr, TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    logits, tables, scratch, rows, weights, drawn, listed,
+    VOCAB: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, TILES: tl.constexpr,
+    TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows. Filters, their draw, and the report."""
     program = tl.program_id(0)
-    row, active, slot, output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
-    )
-    if active & (tl.load(drawn.finite + program) != 0):
-        work = tl.load(tables.work + slot)
-        token = tl.load(drawn.tokens + program).to(tl.int32)
-        job = tl.where(_asked(tables, slot, work, 1, ALTERNATIVES), 1, 0)
-        if _asked(tables, slot, work, 0, ALTERNATIVES):
-            at = program * 2
-            source = scratch + program.to(tl.int64) * VOCAB
+    jobs = tl.load(rows.work + program * 4)
+    slot = tl.load(rows.work + program * 4 + 1)
+    if (jobs & 1) == 1:
+        _finish_own(
+            tables, scratch + program.to(tl.int64) * VOCAB, rows, weights, drawn, listed, program, slot,
+            VOCAB, ALTERNATIVES, SCALE, TILES, TILE_LANES, ROOM, BLOCK,
+        )  # fmt: skip
+    if ALTERNATIVES >= 0:  # noqa: SIM102, the outer one is the compiler's
+        if (jobs & 2) == 2:
+            tl.debug_barrier()
+            at = program * 2 + 1
+            source = _source(logits, scratch, rows, program, 1, VOCAB)
             count, is_listed = _candidates(rows, at, VOCAB, ROOM)
             own = listed + at * ROOM
             y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
-            peak, weight = tl.load(rows.peak + at), _total(weights, at, TILES, TILE_LANES)
-            threshold, last = tl.full((), -2147483648, tl.int32), tl.full((), VOCAB - 1, tl.int32)
-            min_p = tl.full((), 0.0, tl.float32)
-            if (work & FILTER) != 0:
-                top_k, top_p = tl.load(tables.top_k + slot).to(tl.int32), tl.load(tables.top_p + slot)
-                min_p = tl.load(tables.min_p + slot)
-                threshold, last = threshold_of(
-                    y, ids, valid, source, own, count, is_listed, peak, weight, top_k, top_p,
-                    VOCAB, SCALE, True, BLOCK,
-                )  # fmt: skip
-                position = output + first_place - tl.load(tables.origin + slot)
-                key = row_key(tl.load(tables.seed + slot), tl.load(tables.choice + slot), position)
-                token, weight = draw_kept(
-                    y, ids, valid, source, own, count, is_listed, key, threshold, last, peak, min_p,
-                    SCALE, True, BLOCK,
-                )  # fmt: skip
-                token = tl.minimum(token, VOCAB - 1)
-                tl.store(drawn.tokens + program, token.to(tl.int64))
-            if ALTERNATIVES >= 0:  # noqa: SIM102, the outer one is the compiler's
-                if (tl.load(tables.logprobs + slot) >= 0) & ((work & PROCESSED) != 0):
-                    _report(
-                        y, ids, valid, source, own, count, is_listed, threshold, last, min_p, peak, weight,
-                        token, drawn, program, SCALE, ALTERNATIVES, BLOCK,
-                    )  # fmt: skip
-        if ALTERNATIVES >= 0:  # noqa: SIM102
-            if job == 1:
-                at = program * 2 + 1
-                source = logits + row * VOCAB
-                count, is_listed = _candidates(rows, at, VOCAB, ROOM)
-                own = listed + at * ROOM
-                y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
-                threshold, last = tl.full((), -2147483648, tl.int32), tl.full((), VOCAB - 1, tl.int32)
-                _report(
-                    y, ids, valid, source, own, count, is_listed, threshold, last, 0.0,
-                    tl.load(rows.peak + at), _total(weights, at, TILES, TILE_LANES), token, drawn, program,
-                    SCALE, ALTERNATIVES, BLOCK,
-                )  # fmt: skip
+            _report(
+                y, ids, valid, source, own, count, is_listed, tl.full((), -2147483648, tl.int32),
+                tl.full((), VOCAB - 1, tl.int32), 0.0, tl.load(rows.peak + at),
+                _total(weights, at, TILES, TILE_LANES), tl.load(drawn.tokens + program), drawn, program,
+                SCALE, ALTERNATIVES, BLOCK,
+            )  # fmt: skip
+
+
+@triton.jit
+def _finish_own(
+    tables, source, rows, weights, drawn, listed, program, slot, VOCAB: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, TILES: tl.constexpr, TILE_LANES: tl.constexpr,
+    ROOM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Job 0: the distribution that the row draws from."""
+    at = program * 2
+    work = tl.load(tables.work + slot)
+    token = tl.load(drawn.tokens + program).to(tl.int32)
+    count, is_listed = _candidates(rows, at, VOCAB, ROOM)
+    own = listed + at * ROOM
+    y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
+    peak, weight = tl.load(rows.peak + at), _total(weights, at, TILES, TILE_LANES)
+    threshold, last = tl.full((), -2147483648, tl.int32), tl.full((), VOCAB - 1, tl.int32)
+    min_p = tl.full((), 0.0, tl.float32)
+    if (work & FILTER) != 0:
+        top_k, top_p = tl.load(tables.top_k + slot).to(tl.int32), tl.load(tables.top_p + slot)
+        min_p = tl.load(tables.min_p + slot)
+        low, high, reach, over = _bracket(
+            rows, weights, at, count, top_k, top_p, weight, SCALE, TILES, TILE_LANES
+        )
+        threshold, last = threshold_of(
+            y, ids, valid, source, own, count, is_listed, peak, weight, top_k, top_p, low, high, reach, over,
+            VOCAB, SCALE, True, BLOCK,
+        )  # fmt: skip
+        seed, choice = tl.load(tables.seed + slot), tl.load(tables.choice + slot)
+        key = row_key(seed, choice, tl.load(rows.work + program * 4 + 3) - tl.load(tables.origin + slot))
+        token, weight = draw_kept(
+            y, ids, valid, source, own, count, is_listed, key, threshold, last, peak, min_p,
+            SCALE, True, BLOCK,
+        )  # fmt: skip
+        token = tl.minimum(token, VOCAB - 1)
+        tl.store(drawn.tokens + program, token.to(tl.int64))
+    if ALTERNATIVES >= 0:  # noqa: SIM102
+        if (tl.load(tables.logprobs + slot) >= 0) & ((work & PROCESSED) != 0):
+            _report(
+                y, ids, valid, source, own, count, is_listed, threshold, last, min_p, peak, weight, token,
+                drawn, program, SCALE, ALTERNATIVES, BLOCK,
+            )  # fmt: skip
 
 
 @triton.jit
