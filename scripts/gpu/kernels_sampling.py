@@ -24,18 +24,18 @@ LEAST_P = 0.001
 
 
 def run(small: bool) -> list[Row]:
-    rows = [_settling(small), _chain(small, 64, SHARP, 32)]
+    rows = [_settling(small), _chain(small, 6 if small else 64, SHARP, 32)]
     if not small:
         rows.append(_chain(small, 64, LARGE, 256))
-    for vocab in (SHARP,) if small else (SHARP, LARGE):
-        for name in CASES:
-            rows.append(_draws(name, vocab, small))
+    for vocab in (SHARP, 20_000) if small else (SHARP, LARGE):
+        rows += [_draws(name, vocab, small, 6 if small else 64) for name in CASES]
     if not small:
+        rows += [_draws("all", SHARP, small, 384), _draws("greedy", LARGE, small, 384)]
         rows += [_chi_square(vocab) for vocab in (8, 40_000)]
     return rows
 
 
-def _draws(name: str, vocab: int, small: bool, sequences: int = 64) -> Row:
+def _draws(name: str, vocab: int, small: bool, sequences: int) -> Row:
     """Half of the rows as named, the other half greedy."""
     logits, drawing, drafts, tables, alternatives = rows_case(name, sequences, vocab, DEVICE)
     call = functools.partial(sampling.draw_tokens, logits, drawing, drafts, tables, alternatives=alternatives)
