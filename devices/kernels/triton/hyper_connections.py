@@ -14,6 +14,8 @@ bit, whatever shares its step.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -239,6 +241,16 @@ def open_sublayer(
     )  # fmt: skip
 
 
+EARLY_START = False
+
+
+@cache
+def _early_start(device: torch.device) -> dict[str, bool]:
+    """Launch options: from Hopper on a program may begin before its predecessor has ended."""
+    early = EARLY_START and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
+
+
 def _takes(streams: Tensor, mix_weight: Tensor) -> bool:
     """Tiles have sides that are powers of two, and sums are float32."""
     copies = streams.shape[1]
@@ -276,6 +288,7 @@ def _open(
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
             *inputs, *finish, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
             WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
+            **_early_start(streams.device),
         )  # fmt: skip
         return opened
     slabs = triton.cdiv(dim, SLAB)

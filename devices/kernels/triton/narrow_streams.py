@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from .mixing import balance, store_logits
 
@@ -107,8 +108,12 @@ def open_narrow(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """WIDTH holds a row's columns; weights come in pieces of COLUMNS."""
+    """WIDTH holds a row's columns; weights come in pieces of COLUMNS.
+
+    With EARLY the program may start while its predecessor ends: until it waits it touches only weights.
+    """
     chunks: tl.constexpr = (DIM + COLUMNS - 1) // COLUMNS
     column = tl.arange(0, COLUMNS)
     coefficient = tl.arange(0, PADDED)[:, None]
@@ -119,6 +124,8 @@ def open_narrow(
             at = weight_pointer + coefficient * (COPIES * DIM) + copy * DIM + place[None, :]
             real = (coefficient < (2 + COPIES) * COPIES) & (place < DIM)[None, :]
             weights = weights + (tl.load(at, mask=real, other=0.0),)  # noqa: RUF005
+    if EARLY:
+        gdc_wait()
     tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
