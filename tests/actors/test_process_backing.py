@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from stepahead import Engine, EngineConfig, SamplingParams
+from stepahead import Completion, Engine, EngineConfig, SamplingParams
 from stepahead.devices.cpu import CpuDevice
 from stepahead.engine.errors import ConfigError
 from stepahead.engine.model.checkpoint.dummy import DummyReader
@@ -34,17 +35,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def _answers(folder: Path, backing: str) -> list[tuple[int, ...]]:
-    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+async def _answers(folder: Path, backing: str) -> list[Completion]:
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, prompt_logprobs=2)
     config = EngineConfig(cpu_backing=backing, **KNOBS)  # type: ignore[arg-type]
     async with Engine.open(folder, config) as engine:
         done = [completion async for completion in engine.generate_many(PROMPTS, params)]
-    return [completion.token_ids for completion in sorted(done, key=lambda c: int(c.request_id or 0))]
+    return sorted(done, key=lambda completion: int(completion.request_id or 0))
 
 
 @pytest.mark.slow
 async def test_thread_and_process_say_the_same(folder: Path) -> None:
-    assert await _answers(folder, "process") == await _answers(folder, "thread")
+    for one, other in zip(await _answers(folder, "process"), await _answers(folder, "thread"), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.prompt_logprobs is not None
+        assert other.prompt_logprobs is not None
+        assert np.array_equal(one.prompt_logprobs.token_ids, other.prompt_logprobs.token_ids)
+        np.testing.assert_allclose(one.prompt_logprobs.logprobs, other.prompt_logprobs.logprobs, atol=1e-4)
 
 
 async def test_an_open_device_cannot_become_a_process() -> None:

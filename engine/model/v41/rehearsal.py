@@ -3,7 +3,7 @@
 What is left of a device after the weights is divided between caches and the memory of steps, and nobody can
 say beforehand what a step takes: it depends on kernels and libraries. So the two extremes are run: a decode
 step of every sequence with the costliest sampling, and a step full of prompt rows that look back as far as a
-table reaches. On tables of zeros, so that only scratch places are written. Rejected: a formula, which is
+table reaches and report logprobs. On tables of zeros, so that only scratch places are written. Rejected: a formula, which is
 wrong after the next kernel, and finding out when the first long prompt meets full caches.
 """
 
@@ -24,6 +24,7 @@ from ..runner import (
     RunnerShape,
     SamplePlan,
     SamplingRows,
+    ScoredRows,
     StepPlan,
 )
 
@@ -76,6 +77,15 @@ def _prompt_step(shape: RunnerShape) -> tuple[StepPlan, SamplePlan]:
     first = (shape.max_positions - lengths).astype(np.int32)
     tokens = np.zeros(int(lengths.sum()), dtype=np.int32)
     plan = _plan(1, _layout(slots, lengths, decode_count=0), first, tokens)
+    everything = ScoredRows(
+        sequences=slots - 1,
+        first=first,
+        counts=lengths,
+        rows=np.arange(tokens.size, dtype=np.int32),
+        tokens=tokens,
+        alternatives=shape.max_logprobs,
+    )
+    plan = msgspec.structs.replace(plan, scored=everything)
     nobody = _costly(slots[:0], shape)
     return plan, SamplePlan(step=1, updates=nobody, logprobs=-1, all_greedy=True)
 
