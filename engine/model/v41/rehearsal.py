@@ -3,8 +3,8 @@
 What is left of a device after the weights is divided between caches and the memory of steps, and nobody can
 say beforehand what a step takes: it depends on kernels and libraries. So the two extremes are run: a decode
 step of every sequence with the costliest sampling, and a step full of prompt rows that look back as far as a
-table reaches and report logprobs. On tables of zeros, so that only scratch places are written. Rejected: a formula, which is
-wrong after the next kernel, and finding out when the first long prompt meets full caches.
+table reaches and report logprobs. On tables of zeros, so that only scratch places are written. Rejected: a
+formula, which is wrong after the next kernel, and finding out when the first long prompt meets full caches.
 """
 
 from __future__ import annotations
