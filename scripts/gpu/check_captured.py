@@ -3,7 +3,7 @@
     python scripts/gpu/check_captured.py [--dtype float32] [--sequences N] [--rounds N]
 
 Decode steps of random members, totals and splits over random caches and slots: each once as replays and once
-as the work that was captured. Compared are the logits, the packed results, every slot and every cache, but for
+as the work that was captured. Compared are the logits, the packed results, every slot and every cache, save
 the scratch places, where placeholders race. Prints a table; exits non-zero on a difference.
 """
 
