@@ -156,6 +156,13 @@ def test_any_mix_of_options_over_tiles(
     both(some_case(vocab, seed, device), 3)
 
 
+def test_rows_beyond_the_scratch_are_drawn_in_parts(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_SCRATCH", 2 * (DRAFTS + 1) * 60)
+    both(some_case(60, 5, device), 2)
+
+
 def one_row_each(vocab: int, device: torch.device, *fields: dict[str, Any]) -> Case:
     """Sequences with these parameters, each at its first output token, and random logits."""
     tables = tables_of(list(fields), vocab, device)

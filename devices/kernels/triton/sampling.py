@@ -22,6 +22,8 @@ from .sampling_split import collect_candidates, finish_rows, rank_groups, scan_t
 
 WHOLE = 8192
 """Vocabularies up to here are a row a program."""
+_SCRATCH = 1 << 27
+"""Edited logits that exist at a time; more rows are drawn one part after another."""
 
 
 class _Sequences(NamedTuple):
@@ -81,6 +83,7 @@ class Shared(NamedTuple):
     sequences: _Sequences
     decodes: int
     first_prompt_row: int
+    first_sequence: int
     first_place: int
     drafts: Tensor
     tables: Any
@@ -115,13 +118,38 @@ def draw_into(
 ) -> None:
     """Draw at the places of `drawn`, the first of which has `first_place` drafts before it."""
     count, places = drawn.tokens.shape
+    piece = max(_SCRATCH // (places * logits.shape[1]), 1)
+    for first in range(0, count, piece):
+        part = _part(drawn, first, piece)
+        _draw_piece(part, logits, sequences, drafts, tables, allowed_bits, first, first_place)
+
+
+def _part(drawn: DrawnTokens, first: int, count: int) -> DrawnTokens:
+    end = first + count
+    tokens, finite = drawn.tokens[first:end], drawn.finite[first:end]
+    return DrawnTokens(
+        tokens, finite, *(None if report is None else report[first:end] for report in drawn[2:])
+    )
+
+
+def _draw_piece(
+    drawn: DrawnTokens,
+    logits: Tensor,
+    sequences: SampledSequences,
+    drafts: Tensor,
+    tables: SamplingTables,
+    allowed_bits: Tensor | None,
+    first_sequence: int,
+    first_place: int,
+) -> None:
+    """Of the sequences from `first_sequence` on, as many as `drawn` has room for."""
+    count, places = drawn.tokens.shape
     rows, vocab = logits.shape
-    if count == 0:
-        return
     shared = Shared(
         _Sequences(sequences.slots, sequences.first, sequences.lengths),
         sequences.decodes,
-        rows - count,
+        rows - sequences.slots.shape[0],
+        first_sequence,
         first_place,
         drafts,
         with_widths(tables),
@@ -179,7 +207,7 @@ def _draw_split(
     cells = (count, 2, tiles)
     weights = _Weights(drawn.tokens.new_empty(cells), integers(*cells, 16), logits.new_empty(*cells, 16))
     listed = integers(count, 2, split.room)
-    where = shared[:4]
+    where = shared[:5]
     jobs = 1 if sizes["ALTERNATIVES"] < 0 else 2
     cuts = {"TILES": tiles, "TILE_LANES": triton.next_power_of_2(tiles)}
     scale, tables, scratch = mass_scale(vocab), shared.tables, shared.scratch

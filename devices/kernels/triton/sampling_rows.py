@@ -75,16 +75,16 @@ def report_row(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_sequence", "first_place"])
 def draw_whole_rows(
-    logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, drawn,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
+    logits, sequences, decodes, first_prompt_row, first_sequence, first_place, drafts, tables, bits, scratch,
+    drawn, VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
     ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     row, active, slot, output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+        sequences, decodes, first_prompt_row, first_sequence + program // PLACES, program % PLACES
     )
     place = program % PLACES + first_place
     if active:

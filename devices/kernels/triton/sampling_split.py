@@ -47,10 +47,10 @@ def _asked(tables, slot, work, job, ALTERNATIVES: tl.constexpr):
     return tl.where(job == 0, ((work & FILTER) != 0) | processed, reports & ((work & PROCESSED) == 0))
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_sequence", "first_place"])
 def scan_tiles(
-    logits, sequences, decodes, first_prompt_row, first_place, drafts, tables, bits, scratch, parts, groups,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
+    logits, sequences, decodes, first_prompt_row, first_sequence, first_place, drafts, tables, bits, scratch,
+    parts, groups, VOCAB: tl.constexpr, PLACES: tl.constexpr, DRAFTS: tl.constexpr, HAS_BITS: tl.constexpr,
     ALTERNATIVES: tl.constexpr, ALLOWED_TILE: tl.constexpr, REACH: tl.constexpr, GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -58,7 +58,7 @@ def scan_tiles(
     """Grid: rows, tiles."""
     program, tile, tiles = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     row, active, slot, output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+        sequences, decodes, first_prompt_row, first_sequence + program // PLACES, program % PLACES
     )
     if active:
         ids = tile * BLOCK + tl.arange(0, BLOCK)
@@ -98,16 +98,16 @@ def _group_maxima(y, GROUP: tl.constexpr, BLOCK: tl.constexpr):
     return tl.max(tl.reshape(sane, (BLOCK // GROUP, GROUP)), axis=1)
 
 
-@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_place"])
+@triton.jit(do_not_specialize=["decodes", "first_prompt_row", "first_sequence", "first_place"])
 def rank_groups(
-    sequences, decodes, first_prompt_row, first_place, tables, parts, groups, ordered, rows, drawn,
-    VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, TILES: tl.constexpr,
+    sequences, decodes, first_prompt_row, first_sequence, first_place, tables, parts, groups, ordered, rows,
+    drawn, VOCAB: tl.constexpr, PLACES: tl.constexpr, ALTERNATIVES: tl.constexpr, TILES: tl.constexpr,
     TILE_LANES: tl.constexpr, USED: tl.constexpr, GROUPS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows. Tokens of rows whose tiles say all, and the levels of the others."""
     program = tl.program_id(0)
     row, active, slot, output = sequence_rows(
-        sequences, decodes, first_prompt_row, program // PLACES, program % PLACES
+        sequences, decodes, first_prompt_row, first_sequence + program // PLACES, program % PLACES
     )
     jobs = 0
     if active:
