@@ -164,9 +164,10 @@ def measure(
 
 
 def _spread(most: int) -> list[int]:
-    """1, 4, 16, ... and `most`."""
-    sizes = [1]
-    while sizes[-1] * 4 < most:
+    """1, 16, 64, ... and `most`. The first two may be all there is time for: they must be far enough apart
+    that what disturbs a busy machine is small beside what the rows between them cost."""
+    sizes = [1, 16] if most > 16 else [1]
+    while len(sizes) > 1 and sizes[-1] * 4 < most:
         sizes.append(sizes[-1] * 4)
     return [*sizes, most] if most > 1 else sizes
 

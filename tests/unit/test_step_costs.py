@@ -49,10 +49,10 @@ def test_sizes_are_few_and_growing() -> None:
     runner = TimedRunner()
     curve = runner.measure(9.0)
     assert curve is not None
-    assert curve.rows == (1, 4, 16, 64, 256, 384)
+    assert curve.rows == (1, 16, 64, 256, 384)
     assert curve.seconds == pytest.approx([0.005 + 0.001 * rows for rows in curve.rows])
-    assert curve.sequences == (1, 4, 16, 64)
-    assert curve.draft_seconds == pytest.approx([0.003, 0.006, 0.018, 0.066])
+    assert curve.sequences == (1, 16, 64)
+    assert curve.draft_seconds == pytest.approx([0.003, 0.018, 0.066])
     assert not curve.padded
 
 
@@ -62,7 +62,7 @@ def test_measuring_ends_about_in_time(seconds: float) -> None:
     curve = runner.measure(seconds)
     assert curve is not None
     assert len(curve.rows) >= 2, "there is always a slope"
-    assert runner.now <= max(1.5 * seconds, 0.1)
+    assert runner.now <= max(1.5 * seconds, 0.16)
 
 
 def test_padded_sizes_are_measured_as_they_are() -> None:
