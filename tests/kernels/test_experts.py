@@ -161,8 +161,8 @@ def test_rows_do_not_depend_on_each_other(device: torch.device) -> None:
 @pytest.mark.parametrize("rows", [50, 90, 120])
 def test_tall_tiles_share_an_expanded_weight(rows: int, device: torch.device) -> None:
     """Two experts get every row: 64 lanes, 64 and 32, 64 and 64."""
-    mixture = placed(random_experts(2, 64, 32, *FORMATS[1], torch.bfloat16), device)
-    x, gate = inputs(rows, 64, torch.bfloat16, device), torch.randn(2, 64).to(device, torch.bfloat16)
+    mixture = placed(random_experts(2, 128, 128, *FORMATS[1], torch.bfloat16), device)
+    x, gate = inputs(rows, 128, torch.bfloat16, device), torch.randn(2, 128).to(device, torch.bfloat16)
     bias = torch.zeros(2, device=device)
     ours = routing.route_rows(x, gate, bias, bias, None, 2, SCALING, mixture, quantized=False)
     assert ours.tiles.height == 128

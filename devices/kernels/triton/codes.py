@@ -65,13 +65,33 @@ the bottleneck."""
 
 
 @triton.jit
-def _repeated(scale_bytes, bytes_per_scale: tl.constexpr):
-    """The scale byte of every payload byte, as an int32. Two neighbours always share it: pairs are multiplied
-    by one factor above."""
-    rows: tl.constexpr = scale_bytes.shape[0]
-    groups: tl.constexpr = scale_bytes.shape[1]
-    scales = tl.broadcast_to(scale_bytes.to(tl.int32)[:, :, None], (rows, groups, bytes_per_scale))
-    return scales.reshape(rows, groups * bytes_per_scale)
+def scale_places(scales_ptr, row, columns: tl.constexpr, STEP: tl.constexpr, WORDS: tl.constexpr):
+    """Where the scales of the first `STEP` columns of some rows of scales are.
+
+    `WORDS`: four bytes at once, where `STEP` and `columns` are multiples of 128. An asynchronous copy moves
+    at least four bytes a thread, and a loop that waits for its scales waits for memory at every step.
+    """
+    if WORDS:
+        words_ptr = scales_ptr.to(tl.pointer_type(tl.int32))
+        places = words_ptr + row[:, None] * (columns // 128) + tl.arange(0, STEP // 128)[None, :]
+    else:
+        places = scales_ptr + row[:, None] * (columns // 32) + tl.arange(0, STEP // 32)[None, :]
+    return places
+
+
+@triton.jit
+def _repeated(scales, bytes_per_scale: tl.constexpr, count: tl.constexpr):
+    """The scale byte of each of `count` payload bytes of a row, as an int32, from bytes or words of four.
+
+    Two neighbours always share it: pairs are multiplied by one factor above.
+    """
+    rows: tl.constexpr = scales.shape[0]
+    groups: tl.constexpr = count // bytes_per_scale
+    if scales.dtype == tl.int32:
+        shifts = (tl.arange(0, 4) * 8)[None, None, :]
+        scales = ((scales[:, :, None] >> shifts) & 0xFF).reshape(rows, groups)
+    scales = tl.broadcast_to(scales.to(tl.int32)[:, :, None], (rows, groups, bytes_per_scale))
+    return scales.reshape(rows, count)
 
 
 @triton.jit
@@ -81,13 +101,13 @@ def _factor(scales, offset: tl.constexpr):
 
 
 @triton.jit
-def expand_e4m3(codes, scale_bytes, assembly: tl.constexpr):
-    """`[rows, k]` uint8 codes with `[rows, k / 32]` scale bytes: bfloat16 `[rows, k]`, exact."""
+def expand_e4m3(codes, scales, assembly: tl.constexpr):
+    """`[rows, k]` uint8 codes with their scales (bytes, or words of four): bfloat16 `[rows, k]`, exact."""
     if assembly:
         weight = tl.inline_asm_elementwise(
             _E4M3_PAIRS,
             "=&r,=&r,r,r,r,r,r",
-            [codes, _repeated(scale_bytes, 32)],
+            [codes, _repeated(scales, 32, codes.shape[1])],
             dtype=tl.bfloat16,
             is_pure=True,
             pack=4,
@@ -95,29 +115,30 @@ def expand_e4m3(codes, scale_bytes, assembly: tl.constexpr):
     else:
         wide = codes.to(tl.int32)
         bits = ((wide & 0x7F) << 20) | ((wide & 0x80) << 24)
-        factor = _factor(_repeated(scale_bytes, 32), 120)
+        factor = _factor(_repeated(scales, 32, codes.shape[1]), 120)
         weight = (bits.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)
     return weight
 
 
 @triton.jit
-def expand_e2m1(pairs, scale_bytes, assembly: tl.constexpr):
-    """`[rows, k / 2]` bytes with `[rows, k / 32]` scale bytes: the even and the odd columns, each bfloat16
-    `[rows, k / 2]`, exact. Joining them would move every weight between threads; the columns of the other
-    factor are parted instead.
+def expand_e2m1(pairs, scales, assembly: tl.constexpr):
+    """`[rows, k / 2]` bytes with their scales: the even and the odd columns, each bfloat16 `[rows, k / 2]`.
+
+    Exact. Joining them would move every weight between threads; the columns of the other factor are parted
+    instead.
     """
     if assembly:
         even, odd = tl.inline_asm_elementwise(
             _E2M1_PAIRS,
             "=&r,=&r,=&r,=&r,r,r,r,r,r",
-            [pairs, _repeated(scale_bytes, 16)],
+            [pairs, _repeated(scales, 16, pairs.shape[1])],
             dtype=(tl.bfloat16, tl.bfloat16),
             is_pure=True,
             pack=4,
         )
     else:
         wide = pairs.to(tl.int32)
-        factor = _factor(_repeated(scale_bytes, 16), 126)
+        factor = _factor(_repeated(scales, 16, pairs.shape[1]), 126)
         low = ((wide & 0x07) << 22) | ((wide & 0x08) << 28)
         high = ((wide & 0x70) << 18) | ((wide & 0x80) << 24)
         even = (low.to(tl.float32, bitcast=True) * factor).to(tl.bfloat16)

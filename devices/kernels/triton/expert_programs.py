@@ -10,19 +10,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .codes import FP8_BLOCK, MXFP4, PLAIN, dot, expand_e2m1, expand_e4m3, fp8_round_trip
+from .codes import (
+    FP8_BLOCK,
+    MXFP4,
+    PLAIN,
+    dot,
+    expand_e2m1,
+    expand_e4m3,
+    fp8_round_trip,
+    scale_places,
+)
 
 
 @triton.jit
-def _weight_places(row, columns: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr):
-    """Places of the first `STEP` columns of some weight rows, and of their scales."""
+def _weight_places(
+    weight_ptr, scales_ptr, row, columns: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr,
+    WORDS: tl.constexpr,
+):  # fmt: skip
+    """Where the first `STEP` columns of some weight rows are, and their scales."""
     if FORMAT == MXFP4:
-        payload = row[:, None] * (columns // 2) + tl.arange(0, STEP // 2)[None, :]
-        scales = row[:, None] * (columns // 32) + tl.arange(0, STEP // 32)[None, :]
+        weight_ptr += row[:, None] * (columns // 2) + tl.arange(0, STEP // 2)[None, :]
+        scales_ptr = scale_places(scales_ptr, row, columns, STEP, WORDS)
     else:
-        payload = row[:, None] * columns + tl.arange(0, STEP)[None, :]
-        scales = (row // 32)[:, None] * (columns // 32) + tl.arange(0, STEP // 32)[None, :]
-    return payload, scales
+        weight_ptr += row[:, None] * columns + tl.arange(0, STEP)[None, :]
+        scales_ptr = scale_places(scales_ptr, row // 32, columns, STEP, WORDS)
+    return weight_ptr, scales_ptr
 
 
 @triton.jit
@@ -107,7 +119,7 @@ def _gate_up_tile(
     x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
     ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Some columns of the hidden activations of up to `HEIGHT + EXTRA` rows of one expert.
 
@@ -116,10 +128,12 @@ def _gate_up_tile(
     column = block * WIDTH + tl.arange(0, WIDTH)
     bytes_per_row: tl.constexpr = DIM // 2 if FORMAT == MXFP4 else DIM
     scale_rows: tl.constexpr = INNER // 32 if FORMAT == FP8_BLOCK else INNER
-    payload, scales = _weight_places(column, DIM, STEP, FORMAT)
-    gate_ptr = weight_ptr + expert.to(tl.int64) * (2 * INNER * bytes_per_row) + payload
-    gate_scales_ptr = scales_ptr + expert.to(tl.int64) * (2 * scale_rows * (DIM // 32)) + scales
-    up_ptr, up_scales_ptr = gate_ptr + INNER * bytes_per_row, gate_scales_ptr + scale_rows * (DIM // 32)
+    weight_ptr += expert.to(tl.int64) * (2 * INNER * bytes_per_row)
+    scales_ptr += expert.to(tl.int64) * (2 * scale_rows * (DIM // 32))
+    gate_ptr, gate_scales_ptr = _weight_places(weight_ptr, scales_ptr, column, DIM, STEP, FORMAT, WORDS)
+    weight_ptr += INNER * bytes_per_row
+    scales_ptr += scale_rows * (DIM // 32)
+    up_ptr, up_scales_ptr = _weight_places(weight_ptr, scales_ptr, column, DIM, STEP, FORMAT, WORDS)
     row, place, share, _, exists = _rows_of_tile(
         order_ptr, shares_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED
     )
@@ -134,6 +148,7 @@ def _gate_up_tile(
         more_gate = tl.zeros((WIDTH, EXTRA), tl.float32)
         more_up = tl.zeros((WIDTH, EXTRA), tl.float32)
     step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
+    scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
     for _ in range(0, DIM, STEP):
         x_even, x_odd = _inputs(first_ptr, DIM // 2, FORMAT)
         even, odd = _weights(gate_ptr, gate_scales_ptr, x_even, FORMAT, ASSEMBLY)
@@ -149,8 +164,8 @@ def _gate_up_tile(
         first_ptr += step
         gate_ptr += step
         up_ptr += step
-        gate_scales_ptr += STEP // 32
-        up_scales_ptr += STEP // 32
+        gate_scales_ptr += scale_unit
+        up_scales_ptr += scale_unit
     PART: tl.constexpr = ROUTED and FORMAT == MXFP4
     _store_hidden(gate, up, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
     if EXTRA:
@@ -167,7 +182,8 @@ def gate_up(
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, ROUND: tl.constexpr,
     HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
-    SHARED_STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+    SHARED_STEP: tl.constexpr, WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = INNER // WIDTH
     program = tl.program_id(0)
@@ -183,18 +199,21 @@ def gate_up(
         if (count > 0) & (count <= low):
             _gate_up_tile(
                 input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, ASSEMBLY,
+                hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, WORDS,
+                ASSEMBLY,
             )  # fmt: skip
         if HEIGHT == 128:
             if (count > low) & (count <= low + 32):
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP, ASSEMBLY,
+                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP,
+                    WORDS, ASSEMBLY,
                 )  # fmt: skip
             if count > low + 32:
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 64, WIDTH, STEP, ASSEMBLY,
+                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 64, WIDTH, STEP,
+                    WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
         shared_blocks: tl.constexpr = SHARED_INNER // WIDTH
@@ -205,7 +224,7 @@ def gate_up(
         _gate_up_tile(
             x_ptr, order_ptr, shares_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
             program % shared_blocks, hidden_ptr, limit, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, ROUND, False,
-            SHARED_HEIGHT, 0, WIDTH, SHARED_STEP, ASSEMBLY,
+            SHARED_HEIGHT, 0, WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 
@@ -214,14 +233,14 @@ def _down_tile(
     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
     ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     column = block * WIDTH + tl.arange(0, WIDTH)
     bytes_per_row: tl.constexpr = INNER // 2 if FORMAT == MXFP4 else INNER
     scale_rows: tl.constexpr = DIM // 32 if FORMAT == FP8_BLOCK else DIM
-    payload, scales = _weight_places(column, INNER, STEP, FORMAT)
-    weight_ptr = weight_ptr + expert.to(tl.int64) * (DIM * bytes_per_row) + payload
-    scales_ptr = scales_ptr + expert.to(tl.int64) * (scale_rows * (INNER // 32)) + scales
+    weight_ptr += expert.to(tl.int64) * (DIM * bytes_per_row)
+    scales_ptr += expert.to(tl.int64) * (scale_rows * (INNER // 32))
+    weight_ptr, scales_ptr = _weight_places(weight_ptr, scales_ptr, column, INNER, STEP, FORMAT, WORDS)
     # Shares were applied to the hidden activations: any readable memory does in their place here.
     _, place, _, out, exists = _rows_of_tile(order_ptr, out_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED)
     input_ptr = hidden_ptr + _input_places(place, INNER, STEP, FORMAT)
@@ -233,6 +252,7 @@ def _down_tile(
         more_ptr = hidden_ptr + _input_places(place, INNER, STEP, FORMAT)
         more_sums = tl.zeros((WIDTH, EXTRA), tl.float32)
     step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
+    scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
     for _ in range(0, INNER, STEP):
         x_even, x_odd = _inputs(input_ptr, INNER // 2, FORMAT)
         even, odd = _weights(weight_ptr, scales_ptr, x_even, FORMAT, ASSEMBLY)
@@ -243,7 +263,7 @@ def _down_tile(
             more_ptr += step
         input_ptr += step
         weight_ptr += step
-        scales_ptr += STEP // 32
+        scales_ptr += scale_unit
     tl.store(out_ptr + out.to(tl.int64)[None, :] * DIM + column[:, None], sums, mask=exists[None, :])
     if EXTRA:
         more_out_ptr = out_ptr + more_out.to(tl.int64)[None, :] * DIM + column[:, None]
@@ -256,7 +276,8 @@ def down(
     weight_ptr, scales_ptr, shared_ptr, shared_scales_ptr, rows, tiles,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+    WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, WORDS: tl.constexpr,
+    SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
@@ -271,18 +292,18 @@ def down(
         if (count > 0) & (count <= low):
             _down_tile(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, ASSEMBLY,
+                TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
         if HEIGHT == 128:
             if (count > low) & (count <= low + 32):
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, ASSEMBLY,
+                    TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
             if count > low + 32:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    TOP_K, DIM, INNER, FORMAT, True, low, 64, WIDTH, STEP, ASSEMBLY,
+                    TOP_K, DIM, INNER, FORMAT, True, low, 64, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
         first = (tile - tiles) * SHARED_HEIGHT
@@ -290,7 +311,7 @@ def down(
         _down_tile(
             hidden_ptr, order_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * tile, block,
             out_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False, SHARED_HEIGHT, 0, WIDTH, SHARED_STEP,
-            ASSEMBLY,
+            SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 

@@ -73,19 +73,30 @@ def mix_experts(
         routing.inputs, routing.parted, tiles.order, tiles.expert, tiles.first, tiles.count, routing.shares,
         hidden, gate_up.payload, gate_up.scales, shared_gate_up.payload, shared_gate_up.scales, rows, table,
         limit, FORMAT=gate_up.format, SHARED_FORMAT=shared_gate_up.format, ROUND=quantized, WIDTH=width,
-        STEP=dividing_step(dim, shape.step), SHARED_STEP=dividing_step(dim, shape.shared_step),
+        **_steps(shape, dim, dim),
         num_stages=shape.gate_up_stages, **common,
     )  # fmt: skip
     width = dividing_step(dim, shape.down_width)
     expert_programs.down[((table + shared_tiles) * (dim // width),)](
         hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, down.payload, down.scales,
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
-        SHARED_FORMAT=shared_down.format, WIDTH=width, STEP=dividing_step(inner, shape.step),
-        SHARED_STEP=dividing_step(shared_inner, shape.shared_step), num_stages=shape.down_stages, **common,
+        SHARED_FORMAT=shared_down.format, WIDTH=width, num_stages=shape.down_stages,
+        **_steps(shape, inner, shared_inner), **common,
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
     expert_programs.combine[(rows, triton.cdiv(dim, columns))](partial, out, dim, top_k + 1, columns)
     return out
+
+
+def _steps(shape: _Shape, columns: int, shared_columns: int) -> dict[str, int | bool]:
+    step = dividing_step(columns, shape.step)
+    shared_step = dividing_step(shared_columns, shape.shared_step)
+    return {
+        "STEP": step,
+        "SHARED_STEP": shared_step,
+        "WORDS": shape.words and step % 128 == 0,
+        "SHARED_WORDS": shape.words and shared_step % 128 == 0,
+    }
 
 
 class _Shape(NamedTuple):
@@ -99,16 +110,17 @@ class _Shape(NamedTuple):
     warps: int
     gate_up_stages: int
     down_stages: int
+    words: bool = False  # scales by fours: see `codes.scale_places`
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
     """Found by trying them out at the published dimensions (`scripts/gpu/tune_experts.py`)."""
     if INTERPRETED:
-        return _Shape(64, 128, 64, 64, 64, 4, 1, 1)
+        return _Shape(64, 128, 128, 128, 64, 4, 1, 1, words=True)
     if dtype == torch.float32:
         return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2, 2)
     if form == PLAIN.value:
         return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3, 3)
     if height >= 32:
-        return _Shape(64, 128, 128, 64, 64, 4, 2, 2)
+        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True)
     return _Shape(64 if rows > 4 else 32, 64, 256, 128, 8 if rows <= 8 else 16, 2, 4 if rows <= 4 else 3, 4)
