@@ -43,6 +43,7 @@ class Operations:
     embed = staticmethod(hyper_connections.embed)
     embed_drafts = staticmethod(hyper_connections.embed_drafts)
     stack_copies = staticmethod(hyper_connections.stack_copies)
+    prepare_mix = staticmethod(hyper_connections.prepare_mix)
     open_sublayer = staticmethod(hyper_connections.open_sublayer)
     expand_and_open = staticmethod(hyper_connections.expand_and_open)
     close_stack = staticmethod(hyper_connections.close_stack)

@@ -41,6 +41,7 @@ class Sublayer:
         self.comb = torch.randn(rows, COPIES, COPIES, device=DEVICE).softmax(1)
         self.pre = torch.rand(rows, COPIES, device=DEVICE)
         self.mix = torch.randn(count, COPIES * dim, device=DEVICE) * (COPIES * dim) ** -0.5
+        self.prepared = TRITON.prepare_mix(self.mix, COPIES)
         self.base, self.scale = (torch.randn(count, device=DEVICE) for _ in range(2))
         self.norm = 1 + torch.randn(dim, device=DEVICE) * 0.1
         self.sums = reference.sum_matrices(COPIES, torch.float32, DEVICE)
@@ -53,7 +54,7 @@ class Sublayer:
             self.post,
             self.comb,
             self.pre,
-            self.mix,
+            self._mix_for(operations),
             self.base,
             self.scale,
             self.norm,
@@ -62,9 +63,13 @@ class Sublayer:
         )
 
     def open(self, operations: Operations = TRITON) -> tuple[Tensor, ...]:
+        mix = self._mix_for(operations)
         return operations.open_sublayer(
-            self.streams, self.pre, self.mix, self.base, self.scale, self.norm, self.sums, **self.constants
+            self.streams, self.pre, mix, self.base, self.scale, self.norm, self.sums, **self.constants
         )
+
+    def _mix_for(self, operations: Operations) -> Tensor:
+        return self.prepared if operations is TRITON else self.mix
 
     def close(self, operations: Operations = TRITON) -> tuple[Tensor, ...]:
         return operations.close_stack(

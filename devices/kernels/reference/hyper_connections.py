@@ -52,6 +52,11 @@ def sinkhorn(logits_rows_flat: Tensor, sums: SumMatrices, iterations: int, eps: 
     return flat.view(rows, copies, copies)
 
 
+def prepare_mix(mix_weight: Tensor, copies: int) -> Tensor:
+    """The weight of a mix as `open_sublayer` of the same set takes it: here as it is. Called at load."""
+    return mix_weight
+
+
 def mixes(
     streams_rows_copies_dim: Tensor,
     mix_weight: Tensor,

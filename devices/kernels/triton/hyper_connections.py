@@ -63,7 +63,8 @@ def _slab(
     number = row.to(tl.int64)
     cell = number[:, None] * (COPIES * DIM) + column[None, :]
     coefficient = tl.arange(0, PADDED)
-    real = (coefficient < (2 + COPIES) * COPIES)[:, None] & (column < DIM)[None, :]
+    real = (coefficient < (2 + COPIES) * COPIES)[None, :] & (column < DIM)[:, None]
+    part: tl.constexpr = (2 + COPIES) * COPIES * COPIES * DIM
     raw = tl.zeros((row.shape[0], PADDED), tl.float32)
     squares = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     read = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
@@ -75,8 +76,10 @@ def _slab(
             sources = sources + (stream,)  # noqa: RUF005
     # A loop at run time: unrolled, the weights of all copies are fetched at once and the registers run out.
     for copy in range(COPIES):
-        at = weight_pointer + coefficient[:, None] * (COPIES * DIM) + copy * DIM + column[None, :]
-        weight = tl.load(at, mask=real, other=0.0)
+        at = weight_pointer + coefficient[None, :] * (COPIES * DIM) + copy * DIM + column[:, None]
+        high = tl.load(at, mask=real, other=0.0)
+        middle = tl.load(at + part, mask=real, other=0.0)
+        low = tl.load(at + 2 * part, mask=real, other=0.0)
         if EXPANDS:
             factor = tl.load(post_pointer + number * COPIES + copy, mask=here, other=0.0)
             mixed = factor[:, None] * written.to(tl.float32)
@@ -88,7 +91,7 @@ def _slab(
             tl.store(new_pointer + cell + copy * DIM, value, mask=inside)
         else:
             value = tl.load(streams_pointer + cell + copy * DIM, mask=inside, other=0.0)
-        raw = add_product(raw, value, weight)
+        raw = add_product(raw, value, high, middle, low)
         wide = value.to(tl.float32)
         squares += wide * wide
         pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
@@ -201,7 +204,7 @@ def expand_and_open(
     norm_eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See the twin: new streams, then what `open_sublayer` returns for them."""
-    if not _takes(streams_rows_copies_dim, mix_weight):
+    if not _takes(streams_rows_copies_dim, base):
         return reference.expand_and_open(
             output_rows_dim, streams_rows_copies_dim, post_rows_copies, comb, carried_pre_rows_copies,
             mix_weight, base, scale_per_coefficient, norm_weight, sums,
@@ -230,7 +233,7 @@ def open_sublayer(
     norm_eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See the twin."""
-    if not _takes(streams_rows_copies_dim, mix_weight):
+    if not _takes(streams_rows_copies_dim, base):
         return reference.open_sublayer(
             streams_rows_copies_dim, carried_pre_rows_copies, mix_weight, base, scale_per_coefficient,
             norm_weight, sums, iterations=iterations, hc_eps=hc_eps, norm_eps=norm_eps,
@@ -251,10 +254,24 @@ def _early_start(device: torch.device) -> dict[str, bool]:
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
-def _takes(streams: Tensor, mix_weight: Tensor) -> bool:
+def _takes(streams: Tensor, base: Tensor) -> bool:
     """Tiles have sides that are powers of two, and sums are float32."""
     copies = streams.shape[1]
-    return mix_weight.dtype == torch.float32 and copies & (copies - 1) == 0
+    return base.dtype == torch.float32 and copies & (copies - 1) == 0
+
+
+def prepare_mix(mix_weight: Tensor, copies: int) -> Tensor:
+    """See the twin. Where rows are split: bfloat16 parts `[3, coefficients, copies * dim]`, large to small.
+
+    Their sum is the weight. Splitting it in the kernel took longer than the products.
+    """
+    narrow = mix_weight.shape[1] <= copies * NARROW
+    if narrow or mix_weight.dtype != torch.float32 or copies & (copies - 1):
+        return mix_weight
+    high = mix_weight.to(torch.bfloat16)
+    rest = mix_weight - high
+    middle = rest.to(torch.bfloat16)
+    return torch.stack((high, middle, (rest - middle).to(torch.bfloat16)))
 
 
 def _open(
@@ -273,14 +290,15 @@ def _open(
     rows, copies, dim = streams.shape
     padded = triton.next_power_of_2((2 + copies) * copies)
     normed = streams.new_empty(rows, dim)
-    mixes = mix_weight.new_empty(rows * (2 + copies) * copies)
+    mixes = base.new_empty(rows * (2 + copies) * copies)
     pre, post, comb = mixes.split([rows * copies, rows * copies, rows * copies * copies])
     opened = (normed, pre.view(rows, copies), post.view(rows, copies), comb.view(rows, copies, copies))
     if rows == 0:
         return opened
     # Without an output to mix in, those pointers are never followed; any tensor stands in for them.
     old = expanding or (streams, carried_pre, carried_pre, streams)
-    inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), mix_weight]
+    weight = mix_weight if mix_weight.dim() == 3 else prepare_mix(mix_weight, copies)
+    inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), weight]
     finish = (base, scale, norm_weight, normed, mixes)
     fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
     if dim <= NARROW:
@@ -292,8 +310,8 @@ def _open(
         )  # fmt: skip
         return opened
     slabs = triton.cdiv(dim, SLAB)
-    partial = mix_weight.new_empty(rows, slabs, padded)
-    squares = mix_weight.new_empty(rows, slabs)
+    partial = base.new_empty(rows, slabs, padded)
+    squares = base.new_empty(rows, slabs)
     read = torch.empty_like(normed)
     _open_slab[(slabs, triton.cdiv(rows, ROWS))](
         *inputs,

@@ -29,14 +29,13 @@ def split_float32(x):
 
 
 @triton.jit
-def add_product(total, x, weight):
-    """`total + x @ weight.T` in float32 accuracy on bfloat16 matrix units; `weight` is float32.
+def add_product(total, x, high, middle, low):
+    """`total + x @ weight` in float32 accuracy on bfloat16 matrix units, of a weight in three parts.
 
-    A bfloat16 `x` meets the three parts of the weight, which loses nothing; a float32 `x` is split likewise
-    and the three products below 2^-24 are left out. Plain float32 products would run outside the matrix
-    units, and tf32 would keep ten bits. Small terms are added first.
+    A bfloat16 `x` meets all parts, which loses nothing; a float32 `x` is split likewise and the three
+    products below 2^-24 are left out. Plain float32 products would run outside the matrix units, and tf32
+    would keep ten bits. Small terms are added first.
     """
-    high, middle, low = split_float32(tl.trans(weight))
     if x.dtype == tl.bfloat16:
         total = dot(x, low, total)
         total = dot(x, middle, total)

@@ -38,6 +38,7 @@ class TritonOperations(Operations):
 
     embed = staticmethod(streams.embed)
     embed_drafts = staticmethod(streams.embed_drafts)
+    prepare_mix = staticmethod(hyper_connections.prepare_mix)
     open_sublayer = staticmethod(hyper_connections.open_sublayer)
     expand_and_open = staticmethod(hyper_connections.expand_and_open)
     expand = staticmethod(streams.expand)

@@ -81,7 +81,8 @@ class Opener:
     def __init__(self, config: ModelConfig, mix: MixWeights, norm: Tensor, operations: Operations) -> None:
         self._operations, self._config = operations, config
         sums = hyper_connections.sum_matrices(config.hc_mult, mix.weight.dtype, mix.weight.device)
-        self._weights = (mix.weight, mix.base, mix.scale, norm, sums)
+        weight = operations.prepare_mix(mix.weight, config.hc_mult)
+        self._weights = (weight, mix.base, mix.scale, norm, sums)
 
     def __call__(self, entering: Streams | Written) -> OpenSublayer:
         config = self._config
