@@ -21,8 +21,10 @@ from stepahead.engine.errors import EngineError
 from stepahead.engine.text.tokenizer import Tokenizer
 
 from .checkpoint.dummy import DummyReader
+from .checkpoint.formats import QuantizedTensor
 from .checkpoint.layout import tensor_specs
 from .checkpoint.reader import CheckpointReader
+from .checkpoint.storage import TensorSpec
 from .runner import ModelFacts, RunnerShape
 from .v41 import rehearsal
 from .v41.config import ModelConfig, load_config
@@ -30,7 +32,7 @@ from .v41.model import Model
 from .v41.numerics import Numerics, exact
 from .v41.runner import V41Runner, model_facts
 from .v41.token_map import engram_token_map
-from .v41.weights import TensorSource, load_weights
+from .v41.weights import StoredSource, load_weights
 
 BUILT_IN = Path(__file__).parents[1] / "nano"
 """The folder of the small model that ships with the project."""
@@ -92,15 +94,20 @@ def load_model(
     *,
     operations: Operations = REFERENCE,
     random_weights: bool = False,
+    keep_quantized: bool = False,
     on_tensor: OnTensor = lambda done, total: None,
 ) -> Model:
-    """Load the weights, or draw random ones. Raises `ModelFilesError`."""
+    """Load the weights, or draw random ones. Raises `ModelFilesError`.
+
+    With `keep_quantized` matrices stay in memory as the checkpoint stores them: for operations that expand
+    them in registers, and for models that do not fit otherwise.
+    """
     config = described.config
     try:
         source = DummyReader(config) if random_weights else _checkpoint(described.folder, config)
         token_map = _token_map(config, described.tokenizer)
         reporting = _ReportingSource(source, len(source.names()), on_tensor)
-        weights = load_weights(config, reporting, described.numerics, device)
+        weights = load_weights(config, reporting, described.numerics, device, keep_quantized=keep_quantized)
     except (OSError, ValueError) as error:
         raise ModelFilesError(described.folder, error) from error
     placed_map = None if token_map is None else token_map.to(device)
@@ -193,14 +200,22 @@ def _rehearse(model: Model, facts: ModelFacts, shape: RunnerShape, device: Devic
 class _ReportingSource:
     """Passes tensors through and tells how far the loading is."""
 
-    def __init__(self, source: TensorSource, total: int, on_tensor: OnTensor) -> None:
+    def __init__(self, source: StoredSource, total: int, on_tensor: OnTensor) -> None:
         self._source, self._total, self._on_tensor, self._done = source, total, on_tensor, 0
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         tensor = self._source.read(name, dtype)
+        self._report()
+        return tensor
+
+    def read_stored(self, name: str, spec: TensorSpec) -> Tensor | QuantizedTensor:
+        stored = self._source.read_stored(name, spec)
+        self._report()
+        return stored
+
+    def _report(self) -> None:
         self._done += 1
         self._on_tensor(self._done, self._total)
-        return tensor
 
     def __contains__(self, name: str) -> bool:
         return name in self._source

@@ -16,6 +16,7 @@ from stepahead.engine.model.checkpoint.formats import QuantizedTensor, quantize
 from stepahead.engine.model.checkpoint.reader import CheckpointReader
 from stepahead.engine.model.checkpoint.storage import StorageKind
 from stepahead.engine.model.checkpoint.writer import write_checkpoint
+from stepahead.engine.model.opening import describe, load_model
 from stepahead.engine.model.v41.batch import SequenceChunk, build_batch
 from stepahead.engine.model.v41.caches import CacheShape
 from stepahead.engine.model.v41.model import Model
@@ -150,3 +151,16 @@ def test_everything_that_is_multiplied_by_stays_quantized_and_nothing_else() -> 
         "shared_down",
     }
     assert always <= quantized <= always | {"query", "projection", "main_projection"}
+
+
+def test_the_built_in_model_opens_either_way_and_says_the_same() -> None:
+    described = describe(None, exact(torch.float32))
+    expanded, kept = (load_model(described, CPU, keep_quantized=keep) for keep in (False, True))
+    assert weight_bytes(kept.weights) < weight_bytes(expanded.weights) / 2
+    logits = []
+    for model in (expanded, kept):
+        caches = model.new_caches(CacheShape(blocks=3, state_slots=2, max_rows=16))
+        chunk = SequenceChunk(list(range(300, 312)), 0, 1, [1])
+        batch = build_batch([chunk], CPU, ngram=model.config.engram_max_ngram_size)
+        logits.append(model.forward(batch, caches).logits)
+    assert torch.equal(*logits)
