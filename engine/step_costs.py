@@ -29,13 +29,17 @@ LIFETIME_SECONDS = 24 * 3600.0
 """After so long a file is measured anew: drivers, clocks and neighbours change."""
 MOST_FILES = 64
 """Files of one folder; the oldest go first."""
-FORMAT = 1
+FORMAT = 2
 LEAST = 1e-9
 """Seconds: a difference of two noisy times may come out as nothing."""
 
 
-SECONDS_ON_CPU, SECONDS_ELSEWHERE = 0.4, 3.0
+SECONDS_ON_CPU, SECONDS_ELSEWHERE = 0.5, 3.0
 """What measuring may take: a CPU's user opens engines in scripts, a GPU's captures graphs for longer."""
+
+
+ROW_SHARE_ON_CPU = 1 / 64
+"""A CPU pays for every row. Where a busy machine makes that invisible, rows would look free for good."""
 
 
 class CostsWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,7 @@ class CostsWanted(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     folder: str | None
     key: str
+    row_share: float = 0.0  # of a one-row step, the least that each further row is taken to cost
 
 
 class CorruptCostFileError(EngineError):
@@ -88,6 +93,7 @@ def costs_wanted(
     folder = user_cache_folder() if config.cost_folder == "user" else config.cost_folder
     return CostsWanted(
         seconds=SECONDS_ON_CPU if device_kind == "cpu" else SECONDS_ELSEWHERE,
+        row_share=ROW_SHARE_ON_CPU if device_kind == "cpu" else 0.0,
         folder=None if folder is None else str(folder),
         key=file_key(
             device_kind,
@@ -111,7 +117,7 @@ def step_costs(
     None where the runner cannot time a step. Without a folder nothing is read or written.
     """
     if wanted.folder is None:
-        return measure(runner, wanted.seconds)
+        return measure(runner, wanted)
     folder, key = Path(wanted.folder), wanted.key
     path = folder / f"step-costs-{key}.json"
     try:
@@ -121,7 +127,7 @@ def step_costs(
         known = None
     if known is not None:
         return known
-    curve = measure(runner, wanted.seconds)
+    curve = measure(runner, wanted)
     if curve is not None:
         try:
             _write(path, _File(format=FORMAT, key=key, measured_at=now(), curve=curve))
@@ -132,9 +138,9 @@ def step_costs(
 
 
 def measure(
-    runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
+    runner: Runner, wanted: CostsWanted, clock: Callable[[], float] = time.perf_counter
 ) -> CostCurve | None:
-    """Times decode steps of growing size, without and with drafts, for about `seconds`. Blocking.
+    """Times decode steps of growing size, without and with drafts, for about `wanted.seconds`. Blocking.
 
     Two sizes are always measured, so that there is a slope; others if they will probably end in time.
     """
@@ -145,7 +151,7 @@ def measure(
     times: list[StepTime] = []
     for size in padded or _spread(shape.sequence_slots * reach):
         started = clock()
-        if len(rows) >= 2 and started - began + last * size / rows[-1] > seconds:
+        if len(rows) >= 2 and started - began + last * size / rows[-1] > wanted.seconds:
             break
         took = runner.time_step(min(size, shape.sequence_slots), size)
         if took is None:
@@ -154,9 +160,13 @@ def measure(
         rows.append(size)
         times.append(took)
     drafted = [place for place, size in enumerate(rows) if size <= shape.sequence_slots]
+    seconds = [max(times[0].seconds, LEAST)]
+    for place in range(1, len(rows)):
+        least = seconds[-1] + wanted.row_share * seconds[0] * (rows[place] - rows[place - 1])
+        seconds.append(max(times[place].seconds, least))
     return CostCurve(
         rows=tuple(rows),
-        seconds=tuple(max(time.seconds, LEAST) for time in times),
+        seconds=tuple(seconds),
         sequences=tuple(rows[place] for place in drafted),
         draft_seconds=tuple(max(times[place].draft_seconds, LEAST) for place in drafted),
         padded=bool(padded),

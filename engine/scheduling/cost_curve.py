@@ -177,8 +177,8 @@ class CostModel:
     def _correct(self) -> None:
         """Steps without drafts say what a step costs, those with them what drafting adds to that.
 
-        The slope is the median of the slopes between two sizes of one kind; what is left at some number of
-        sequences is its overhead.
+        The slope is the median of the slopes between two sizes at one number of sequences; what is left there
+        is its overhead.
         """
         for kind in [kind for kind, last in self._last.items() if self._observed - last > FORGOTTEN_AFTER]:
             self._forget(kind)
@@ -188,23 +188,18 @@ class CostModel:
         plain = {kind: seconds for kind, seconds in typical.items() if not kind[2]}
         curve = {kind: self._curve_of(kind) for kind in typical}
         self.scale = min(1.0, median(seconds / curve[kind] for kind, seconds in (plain or typical).items()))
-        residuals: dict[tuple[int, bool], list[tuple[int, float]]] = {}
-        for kind, seconds in typical.items():
-            residuals.setdefault((kind[0], kind[2]), []).append((kind[1], seconds - self.scale * curve[kind]))
-        slopes = [
-            ((right - left) / (more - fewer), more - fewer)
-            for points in residuals.values()
-            for (fewer, left), (more, right) in _neighbours(points)
-        ]
-        if slopes:
+        residuals: dict[int, list[tuple[int, float]]] = {}
+        left = {kind: seconds - self.scale * curve[kind] for kind, seconds in typical.items()}
+        for kind, rest in left.items():
+            residuals.setdefault(kind[0], []).append((kind[1], rest))
+        if slopes := _slopes(residuals):
             usual = float(self._base[-1] - self._base[0]) / self._most
             self.slope = max(_weighted_median(slopes), -_MOST_TAKEN * self.scale * usual)
-        overheads = {
-            kind: median(left - self.slope * rows for rows, left in points)
-            for kind, points in residuals.items()
-        }
+        overheads: dict[tuple[int, bool], list[float]] = {}
+        for (sequences, rows, drafting), rest in left.items():
+            overheads.setdefault((sequences, drafting), []).append(rest - self.slope * rows)
         self._overheads = {
-            sequences: overheads[sequences, drafting]
+            sequences: median(overheads[sequences, drafting])
             for sequences, drafting in sorted(overheads, reverse=True)
         }  # of both kinds the one without drafts stays
         self._overhead = median(self._overheads.values())
@@ -227,6 +222,25 @@ class CostModel:
     def _curve_of(self, kind: _Kind) -> float:
         sequences, rows, drafting = kind
         return float(self._base[rows]) + (self.curve.draft(sequences) if drafting else 0.0)
+
+
+def _slopes(residuals: dict[int, list[tuple[int, float]]]) -> list[tuple[float, int]]:
+    """Seconds a row above the curve, by numbers of sequences, each with the rows it was seen over.
+
+    Where every step had one size, what it took too long is put down to its drafts: then a step without them
+    looks short, will be tried, and the truth is known. Put down to the step itself, it would never be.
+    """
+    slopes = [
+        ((right - left) / (more - fewer), more - fewer)
+        for points in residuals.values()
+        for (fewer, left), (more, right) in _neighbours(points)
+    ]
+    return slopes or [
+        (rest / (rows - sequences), rows - sequences)
+        for sequences, points in residuals.items()
+        for rows, rest in points
+        if rows > sequences
+    ]
 
 
 def _weighted_median(values: list[tuple[float, int]]) -> float:

@@ -15,7 +15,7 @@ from stepahead.engine.model.hashed import HashedModel, HashedRunner
 from stepahead.engine.model.runner import RunnerShape, StepPlan, StepTime
 from stepahead.engine.sizing import runner_shape
 from stepahead.engine.speculation_stats import SpeculationStats
-from stepahead.engine.step_costs import measure
+from stepahead.engine.step_costs import CostsWanted, measure
 from tests.actors.hashed_engine import prompt_of
 
 
@@ -92,7 +92,7 @@ def tell(
     async def opener(config: EngineConfig) -> Backend:
         device = SimulatedDevice(asyncio.get_running_loop())
         made = runner(model, runner_shape(config, model.facts, device.memory().free), device, pace)
-        return Backend(made, device, None, measure(made, seconds=1.0))
+        return Backend(made, device, None, measure(made, CostsWanted(seconds=1.0, folder=None, key="")))
 
     params = sampling or SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
 

@@ -21,7 +21,13 @@ class House:
     """Decoding sequences, the policy, and a device whose steps take what `seconds` says."""
 
     def __init__(
-        self, sequences: int, *, row: float = 1e-3, draft: float = 1e-3, base: float = 10e-3, spread: int = 0
+        self,
+        sequences: int,
+        *,
+        row: float = 1e-3,
+        draft: float = 1e-3,
+        base: float = 10e-3,
+        measured_row: float | None = None,
     ) -> None:
         limits = Setup(draft_tokens=DRAFTS, slots=sequences, max_rows=sequences * (DRAFTS + 1)).limits()
         self.ledger = Ledger(limits)
@@ -30,9 +36,10 @@ class House:
         self.ledger.phase[1:] = DECODE
         self.row, self.draft, self.base = row, draft, base
         most = sequences * (DRAFTS + 1)
+        measured = row if measured_row is None else measured_row
         curve = CostCurve(
             rows=(1, most + 1),
-            seconds=(base + row, base + row * (most + 1)),
+            seconds=(base + measured, base + measured * (most + 1)),
             sequences=(1,),
             draft_seconds=(draft,),
         )
@@ -151,6 +158,15 @@ def test_it_never_costs(sequences: int, confidence: float, row: float, draft: fl
     house = House(sequences, row=row, draft=draft)
     house.run(1500, confidence)
     assert house.rate > 0.97 * house.plain_rate(sequences)
+
+
+@pytest.mark.parametrize("sequences", [8, 64])
+@pytest.mark.parametrize("measured_row", [1e-9, 20e-3])
+def test_a_curve_that_lies_is_found_out(sequences: int, measured_row: float) -> None:
+    """A busy machine measured rows as free, or as very dear; every step has the same size at first."""
+    house = House(sequences, row=4e-3, draft=2e-3, measured_row=measured_row)
+    house.run(1500, 0.5)
+    assert house.rate > 0.95 * house.plain_rate(sequences)
 
 
 def test_promises_that_are_not_kept_are_not_believed() -> None:

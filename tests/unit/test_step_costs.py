@@ -21,6 +21,8 @@ from .test_sizing import FACTS, PLENTY
 class TimedRunner:
     """Steps of known cost, and a clock that they turn."""
 
+    row_share = 0.0
+
     def __init__(self, *, padded: list[int] | None = None, slots: int = 64, known: bool = True) -> None:
         self.shape: RunnerShape = runner_shape(EngineConfig(max_sequences=slots), FACTS, PLENTY)
         self.now, self.asked = 0.0, list[tuple[int, int]]()
@@ -38,7 +40,8 @@ class TimedRunner:
         return took if self._known else None
 
     def measure(self, seconds: float) -> CostCurve | None:
-        return measure(self, seconds, lambda: self.now)  # type: ignore[arg-type]
+        asked = CostsWanted(seconds=seconds, folder=None, key="", row_share=self.row_share)
+        return measure(self, asked, lambda: self.now)  # type: ignore[arg-type]
 
 
 def wanted(folder: Path | None, key: str = "k") -> CostsWanted:
@@ -63,6 +66,16 @@ def test_measuring_ends_about_in_time(seconds: float) -> None:
     assert curve is not None
     assert len(curve.rows) >= 2, "there is always a slope"
     assert runner.now <= max(1.5 * seconds, 0.16)
+
+
+def test_rows_on_a_cpu_never_look_free() -> None:
+    runner = TimedRunner(slots=8)
+    runner.row_share = 1 / 4
+    runner.time_step = lambda sequences, rows: StepTime(0.008, 0.001)  # type: ignore[method-assign]
+    curve = runner.measure(9.0)
+    assert curve is not None
+    assert curve.rows == (1, 16, 48)
+    assert curve.seconds == pytest.approx((0.008, 0.008 + 15 * 0.002, 0.008 + 47 * 0.002))
 
 
 def test_padded_sizes_are_measured_as_they_are() -> None:
@@ -106,10 +119,10 @@ def test_an_old_file_is_measured_anew(tmp_path: Path) -> None:
         b"",
         b"{",
         b"[]",
-        b'{"format": 2, "key": "k", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [1.0]}}',
-        b'{"format": 1, "key": "x", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [1.0]}}',
-        b'{"format": 1, "key": "k", "measured_at": 1000.0, "curve": {"rows": [2, 1], "seconds": [1.0, 2.0]}}',
-        b'{"format": 1, "key": "k", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [-1.0]}}',
+        b'{"format": 9, "key": "k", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [1.0]}}',
+        b'{"format": 2, "key": "x", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [1.0]}}',
+        b'{"format": 2, "key": "k", "measured_at": 1000.0, "curve": {"rows": [2, 1], "seconds": [1.0, 2.0]}}',
+        b'{"format": 2, "key": "k", "measured_at": 1000.0, "curve": {"rows": [1], "seconds": [-1.0]}}',
         b"\xff\xfe",
     ],
 )
