@@ -49,7 +49,7 @@ from .sampling_slots import SamplingSlots
 from .slots import allocate_slots
 from .step_input import LayoutTensors, build_step_batch, place_layout, redealt
 
-TRIALS = 2
+TRIALS = 3
 """Runs of a timed step; the first one may have to warm up."""
 
 
