@@ -25,7 +25,7 @@ from torch import Tensor
 from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
 from . import plain_products
-from .codes import dot, expand_e4m3
+from .codes import dot, expand_e4m3, scale_places
 from .launching import INTERPRETED, dividing_step
 
 MOST_STREAMED = 256
@@ -40,7 +40,7 @@ _COUNTERS = 1 << 16
 def _stream(
     x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -52,8 +52,7 @@ def _stream(
     start = part * columns
     first_row = group.to(tl.int64) * OUT
     weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
-    groups = start // 32 + tl.arange(0, STEP // 32)
-    scales_ptr += ((first_row + column) // 32)[:, None] * (IN // 32) + groups[None, :]
+    scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     x_ptr += safe_row[None, :] * x_stride + (group * IN + start + k)[:, None]
     sums = tl.zeros((WIDTH, HEIGHT), tl.float32)
@@ -62,7 +61,7 @@ def _stream(
         weight = expand_e4m3(tl.load(weight_ptr), tl.load(scales_ptr), ASSEMBLY)
         sums = dot(weight.to(x.dtype), x, sums, ASSEMBLY)
         weight_ptr += STEP
-        scales_ptr += STEP // 32
+        scales_ptr += STEP // (128 if WORDS else 32)
         x_ptr += STEP
     out_ptr += row.to(tl.int64)[None, :] * out_stride + (group * OUT + column)[:, None]
     if PARTS == 1:
@@ -145,11 +144,13 @@ def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor
         dtype=torch.float32,
         device=x_rows_in.device,
     )
+    tall = height >= 32
+    step = dividing_step(columns // count, 128 if tall else 256)
     _stream[(out // width * count, tiles, groups)](
         x_rows_in, weight.payload.view(torch.uint8), weight.scales, partial, _counters(x_rows_in.device),
         result, rows, x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
-        WIDTH=width, STEP=dividing_step(columns // count, 256), ASSEMBLY=not INTERPRETED, num_warps=2,
-        num_stages=1 if INTERPRETED else 4,
+        WIDTH=width, STEP=step, WORDS=tall and step == 128, ASSEMBLY=not INTERPRETED,
+        num_warps=4 if tall else 2, num_stages=1 if INTERPRETED else 4,
     )  # fmt: skip
     return result
 
