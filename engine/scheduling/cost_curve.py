@@ -118,6 +118,7 @@ class CostModel:
         self._observed = 0
         self._asked: tuple[int, int, int, bool] | None = None
         self._answer = self._base
+        self._known: dict[tuple[int, int, bool], float] = {}  # answers since something was learned
 
     def seconds(self, rows: int, spare: int, sequences: int, *, drafting: bool) -> Float64s:
         """Of steps of `rows`, `rows + 1`, ... `rows + spare` rows, `sequences` of which decode. Not to be
@@ -139,8 +140,15 @@ class CostModel:
 
     def step(self, rows: int, sequences: int, *, drafting: bool) -> float:
         """Of one step."""
-        at = min(rows, self._most)
-        return max(float(self._table[at]) + self._constant(sequences, drafting), self._least(at))
+        asked = (rows, sequences, drafting)
+        known = self._known.get(asked)
+        if known is None:
+            at = min(rows, self._most)
+            known = max(float(self._table[at]) + self._constant(sequences, drafting), self._least(at))
+            if len(self._known) >= MOST_KINDS:
+                self._known.clear()
+            self._known[asked] = known
+        return known
 
     def _least(self, rows: int) -> float:
         """A curve measured on a busy machine may be corrected far down, but never to nothing."""
@@ -206,6 +214,7 @@ class CostModel:
         self._table = np.maximum.accumulate(self.scale * self._base + self.slope * self._numbers)
         self._correct_drafts({sequences for sequences, _, _ in plain})
         self._asked = None
+        self._known.clear()
 
     def _correct_drafts(self, known: set[int]) -> None:
         """Where steps without drafts are known, the rest of those with drafts is what drafting takes."""

@@ -50,7 +50,7 @@ FORGETTING = 0.95
 """Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
 FIRST_GUESS = 0.8
 """Confidence in each draft before any was seen."""
-LEARN_EVERY = 8
+LEARN_EVERY = 16
 """Commits of which one teaches the mean confidence and how far to trust it."""
 LEARNING = np.float32(0.2)
 PRIOR_SEQUENCES = 4
@@ -233,9 +233,10 @@ class Speculation:
             self._planned.append(None)
             return
         plain = self._costs.step(count, count, drafting=False)
-        tokens, seconds = float(count), self._costs.step(count, count, drafting=drafts)
         if verified and self._budget is not None:
             tokens, seconds = self._budget.tokens, self._budget.seconds
+        else:
+            tokens, seconds = float(count), self._costs.step(count, count, drafting=drafts)
         self._saved_estimated += tokens * plain / count - seconds
         judged = verified and drafts and self._tried > WARM_UP
         self._planned.append(_Planned(count, layout.rows, drafts, plain, seconds, judged))
