@@ -22,6 +22,7 @@ from stepahead.engine.model.hashed.choosing import log_softmax, processed
 from stepahead.engine.model.hashed.edits import edits_of_request
 from stepahead.engine.model.hashed.solo import _History, _row_params
 from tests.actors.hashed_engine import as_request, open_hashed
+from tests.checker.budgets import force_budgets
 from tests.unit.test_distributions import LEAST_P, p_value
 
 MODEL = HashedModel(vocab_size=6, draft_tokens=3, draft_accuracy=0.5)
@@ -78,6 +79,8 @@ async def _check(mode: str, name: str) -> None:
     counts = np.zeros((MODEL.vocab_size,) * LENGTH)
     knobs = {"max_sequences": 256, "max_step_rows": 2048, "max_context": 64, "kv_blocks": 4096, **MODES[mode]}
     async with open_hashed(MODEL, **knobs) as engine:
+        if MODES[mode]["verify"] == "adaptive":
+            force_budgets(engine, 7)  # any number of drafts in all, dealt by confidence
         params = [SamplingParams(seed=seed, **fields) for seed in range(REQUESTS)]
         async for done in engine.generate_many([PROMPT] * REQUESTS, params, concurrency=3):
             counts[done.token_ids] += 1
