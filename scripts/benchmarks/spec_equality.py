@@ -102,17 +102,16 @@ def _compare(
             gaps.append(_gap(one, same))
         largest = max(largest, _difference(one, other, same))
     used = [completion.usage for completion in got]
-    output, accepted = sum(u.output_tokens for u in used), sum(u.accepted_tokens for u in used)
-    verified = sum(u.drafted_tokens for u in used)
+    output, steps = sum(u.output_tokens for u in used), sum(u.decode_steps for u in used)
     return Comparison(
         mode=mode.name,
         temperature=temperature,
         equal=len(got) - len(gaps),
         largest=largest,
         gaps=gaps,
-        verified=verified,
-        accepted=accepted,
-        per_step=output / max(output - accepted, 1),
+        verified=sum(u.drafted_tokens for u in used),
+        accepted=sum(u.accepted_tokens for u in used),
+        per_step=(output - len(got)) / max(steps, 1),
         seconds=seconds,
     )
 
