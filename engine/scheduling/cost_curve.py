@@ -33,6 +33,8 @@ ENOUGH of them before it does, and
 STEPS_BETWEEN two corrections."""
 ENOUGH = 5
 STEPS_BETWEEN = 32
+ENOUGH_PROBES = 2
+"""Steps with drafts that say what drafting takes: a rest has few."""
 MOST_KINDS = 256
 _LEAST_SHARE = 0.1
 _MOST_TAKEN = 0.75
@@ -163,6 +165,10 @@ class CostModel:
             learned = self._drafts[sequences] = self.scale * self.curve.draft(sequences)
         return overhead + learned
 
+    def knows_drafts(self, sequences: int) -> bool:
+        """Whether steps have shown what drafting for so many sequences takes."""
+        return sequences in self._learned_drafts
+
     def observe(self, rows: int, sequences: int, seconds: float, *, drafting: bool) -> None:
         """Learns from a step that did nothing but decode."""
         if rows > self._most:
@@ -224,7 +230,7 @@ class CostModel:
                 plain = float(self._table[rows]) + self._overheads[sequences]
                 left.setdefault(sequences, []).extend(seconds - plain for seconds in times)
         for sequences, extra in left.items():
-            if len(extra) >= ENOUGH:
+            if len(extra) >= ENOUGH_PROBES:
                 self._learned_drafts[sequences] = max(median(extra), 0.0)
         self._drafts = dict(self._learned_drafts)  # the others anew, by the present scale
 

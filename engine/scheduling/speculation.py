@@ -53,6 +53,8 @@ FIRST_GUESS = 0.8
 LEARN_EVERY = 16
 """Commits of which one teaches the mean confidence and how far to trust it."""
 LEARNING = np.float32(0.2)
+CLEARLY = 0.95
+"""Of the plain pace: a step expected to be slower is not tried."""
 PRIOR_SEQUENCES = 4
 """What was known before a probe weighs as much as so many sequences of it."""
 FEWER = 0.8
@@ -110,6 +112,8 @@ class Speculation:
         self._rest = self._rest_sequences = 0
         self._tried = 0  # steps that drafted since the last rest
         self._failures = self._rests_taken = 0  # trials that failed in a row; rests in all
+        self._judged_sequences = 1  # of the steps that the sums below are of
+        self._doubted = True  # what is expected may end a trial
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
         self._forced: tuple[Callable[[int, int], int], Callable[[int], bool]] | None = None
         self._steps_without = self._drafted = 0
@@ -173,14 +177,32 @@ class Speculation:
     def _is_worthwhile(self, sequences: int) -> bool:
         if self._rest:
             return self._rests(sequences)
+        if not FEWER <= sequences / self._judged_sequences <= 1 / FEWER:
+            self._judged_sequences = sequences
+            self._forget_evidence()
         if self._tried >= TRIAL and self._plain_tokens >= ENOUGH_TOKENS:
-            if self._tokens * self._plain_seconds < self._plain_tokens * self._seconds:
-                self._failures += 1
-                self._begin_rest(sequences)
-                return False
-            self._failures = 0
+            pays = self._tokens * self._plain_seconds >= self._plain_tokens * self._seconds
+            self._failures = 0 if pays else self._failures + 1
+            self._doubted = True
+        else:
+            pays = not (self._doubted and self._expects_loss(sequences))
+        if not pays:
+            self._begin_rest(sequences)
+            return False
         self._tried += 1
         return True
+
+    def _expects_loss(self, sequences: int) -> bool:
+        """Before there is evidence: whether the step just chosen is expected to lose, clearly. Of many
+        sequences, since confidences of a few say little of the next step."""
+        if self._budget is None or sequences < ENOUGH_TOKENS:
+            return False
+        assert self._costs is not None
+        plain = sequences / self._costs.step(sequences, sequences, drafting=False)
+        return self._budget.tokens / self._budget.seconds < CLEARLY * plain
+
+    def _forget_evidence(self) -> None:
+        self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
 
     def _rests(self, sequences: int) -> bool:
         """One step without drafts, or the probe near its end."""
@@ -193,7 +215,9 @@ class Speculation:
         due = not self._rest and self._rests_taken % TRIAL_EVERY == 0
         if due or self._promises(sequences):
             self._rest = self._tried = 0
-            self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+            self._doubted = not due
+            self._survival[:] = self._mean  # what sequences were known for is as old as the rest
+            self._forget_evidence()
             return True
         if not self._rest:
             self._begin_rest(sequences)
@@ -205,6 +229,8 @@ class Speculation:
         plain = self._costs.step(sequences, sequences, drafting=False)
         draft = self._costs.step(sequences, sequences, drafting=True) - plain
         steps = draft / (PROBE_SHARE * plain) * 2 ** min(self._failures, 5)
+        if not self._costs.knows_drafts(sequences):
+            steps = SHORTEST_REST  # a measurement on a busy machine must not put drafts off for long
         self._rest, self._rest_sequences = int(min(max(steps, SHORTEST_REST), LONGEST_REST)), sequences
         self._rests_taken += 1
 
