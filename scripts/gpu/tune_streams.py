@@ -1,6 +1,6 @@
 """Time the opening of a sublayer with other tile sizes: what `hyper_connections.py` has its constants from.
 
-    python scripts/gpu/tune_streams.py narrow|wide|finish|early
+    python scripts/gpu/tune_streams.py early narrow wide finish
 
 Prints microseconds of `expand_and_open` by configuration and number of rows, and for the present one the time
 of each of its launches.
@@ -51,29 +51,36 @@ def early_start() -> None:
             print(rows, "rows", "early" if early else "late", *(f"{time:.2f}" for time in times), same)
 
 
-def main() -> None:
-    which = sys.argv[1]
-    if which == "early":
-        with torch.inference_mode():
-            early_start()
-        return
+def tune(which: str) -> None:
     width = BUILT_IN if which == "narrow" else FULL
     grid = GRIDS[which]
+    present = {name: getattr(kernels, name) for name in grid}
     sublayers = {rows: Sublayer(rows, width, torch.bfloat16) for rows in ROWS[which]}
+    for rows, sublayer in sublayers.items():
+        print(rows, "rows")
+        launches(sublayer)
+    for values in itertools.product(*grid.values()):
+        for name, value in zip(grid, values, strict=True):
+            setattr(kernels, name, value)
+        setting = " ".join(f"{n}={v}" for n, v in zip(grid, values, strict=True))
+        try:
+            times = [microseconds([s.expand_and_open], repeats=5) for s in sublayers.values()]
+        except Exception as error:  # a tile beyond the card's limits
+            print(setting, type(error).__name__, flush=True)
+            continue
+        print(setting, " ".join(f"{time:8.2f}" for time in times), flush=True)
+    for name, value in present.items():
+        setattr(kernels, name, value)
+
+
+def main() -> None:
     with torch.inference_mode():
-        for rows, sublayer in sublayers.items():
-            print(rows, "rows")
-            launches(sublayer)
-        for values in itertools.product(*grid.values()):
-            for name, value in zip(grid, values, strict=True):
-                setattr(kernels, name, value)
-            setting = " ".join(f"{n}={v}" for n, v in zip(grid, values, strict=True))
-            try:
-                times = [microseconds([s.expand_and_open], repeats=5) for s in sublayers.values()]
-            except Exception as error:  # a tile beyond the card's limits
-                print(setting, type(error).__name__, flush=True)
-                continue
-            print(setting, " ".join(f"{time:8.2f}" for time in times), flush=True)
+        for which in sys.argv[1:]:
+            print(which, flush=True)
+            if which == "early":
+                early_start()
+            else:
+                tune(which)
 
 
 if __name__ == "__main__":
