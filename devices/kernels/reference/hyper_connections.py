@@ -45,10 +45,11 @@ def sinkhorn(logits_rows_flat: Tensor, sums: SumMatrices, iterations: int, eps: 
     copies = math.isqrt(logits_rows_flat.shape[1])
     floor = sums.over_sources.new_full((1, 1), eps)
     flat = logits_rows_flat.view(rows, copies, copies).softmax(-1).add_(eps).view(rows, -1)
-    flat = flat / torch.addmm(floor, flat, sums.over_sources)
+    totals = torch.empty_like(flat)  # written again and again: an allocation costs as much as a division
+    flat.div_(torch.addmm(floor, flat, sums.over_sources, out=totals))
     for _ in range(iterations - 1):
-        flat = flat / torch.addmm(floor, flat, sums.over_destinations)
-        flat = flat / torch.addmm(floor, flat, sums.over_sources)
+        flat.div_(torch.addmm(floor, flat, sums.over_destinations, out=totals))
+        flat.div_(torch.addmm(floor, flat, sums.over_sources, out=totals))
     return flat.view(rows, copies, copies)
 
 
