@@ -367,3 +367,19 @@ class TestLaunchOrder:
         layout = driver._layout([], driver.running * 2, [1, 1])
         with pytest.raises(MisuseError, match="twice"):
             driver.runner.launch_forward(replaced(first, layout=layout))
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.3, 0.7, 1.0])
+def test_confidences_of_the_hashed_model_are_honest(accuracy: float) -> None:
+    """Drafts are right as often as they say, and say different things."""
+    model = HashedModel(draft_tokens=2, draft_accuracy=accuracy)
+    digests = np.random.default_rng(0).integers(2**63, size=200_000).astype(np.uint64)
+    chances = model.draft_chances(digests)
+    right = model.draft_is_right(digests, chances)
+    assert right.mean() == pytest.approx(accuracy, abs=0.01)
+    assert ((chances >= 0) & (chances <= 1)).all()
+    if 0 < accuracy < 1:
+        for low in np.quantile(chances, [0.0, 0.25, 0.5, 0.75]):
+            near = (chances >= low) & (chances < low + 0.1)
+            assert right[near].mean() == pytest.approx(chances[near].mean(), abs=0.02)
+        assert chances.std() > 0.1

@@ -49,6 +49,7 @@ from .sampling_slots import SamplingSlots
 from .slots import allocate_slots
 from .step_input import LayoutTensors, build_step_batch, place_layout, redealt
 
+MOST_PLACED = 32
 TRIALS = 3
 """Runs of a timed step; the first one may have to warm up."""
 
@@ -85,7 +86,7 @@ class V41Runner(Runner):
         self._state = allocate_slots(shape, model.numerics.wide, model.device)
         self._tables = SamplingSlots(shape, facts.vocab_size, model.device)
         self._chooser = chooser_for(shape, model, self._state, self._tables)
-        self._placed: LayoutTensors | None = None
+        self._placed: dict[int, LayoutTensors] = {}  # by the identity of their layouts, which they hold
         self._prepared: deque[tuple[StepPlan, LayoutTensors, Batch]] = deque()
         self._forwarded: deque[tuple[StepPlan, ForwardResult]] = deque()
         self._sampled: deque[tuple[StepPlan, ForwardResult, Drawn]] = deque()
@@ -257,9 +258,13 @@ class V41Runner(Runner):
             self._state.table[slot, column] = block
 
     def _place(self, plan: StepPlan) -> LayoutTensors:
-        if self._placed is None or self._placed.layout is not plan.layout:
-            self._placed = place_layout(plan.layout, self._model.device)
-        return self._placed
+        """Layouts that differ in how many drafts they verify come again and again, in turns."""
+        known = self._placed.get(id(plan.layout))
+        if known is None or known.layout is not plan.layout:
+            if len(self._placed) >= MOST_PLACED:
+                self._placed.clear()
+            known = self._placed[id(plan.layout)] = place_layout(plan.layout, self._model.device)
+        return known
 
     def _chunk_tail(self, plan: StepPlan) -> Tensor:
         """The last tokens of every chunk; a chunk shorter than that reaches back into its history."""
