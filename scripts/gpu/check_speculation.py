@@ -46,6 +46,9 @@ async def main(arguments: argparse.Namespace) -> None:
                 speculation._forced = forced
                 await _run(engine, count, 24)
                 texts[name] = await _run(engine, count, arguments.tokens, name)
+            for name in ("all", "adaptive"):  # again: what was captured first is warm now
+                speculation._forced = modes[name]
+                await _run(engine, count, arguments.tokens, name)
             same = sum(a == b for a, b in zip(texts["off"], texts["adaptive"], strict=True))
             print(f"  {same} of {count} texts equal with and without; {engine.stats().speculation}")
             model = speculation._costs
@@ -55,15 +58,21 @@ async def main(arguments: argparse.Namespace) -> None:
 async def _run(engine: Engine, count: int, tokens: int, name: str = "") -> list[tuple[int, ...]]:
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     prompts = [f"{OPENINGS[n % 4]} {n}" for n in range(count)]
-    before, began = engine.stats().speculation, time.perf_counter()
+    then, began = engine.stats(), time.perf_counter()
+    before = then.speculation
     done = await asyncio.gather(*(engine.generate(prompt, params) for prompt in prompts))
-    seconds, after = time.perf_counter() - began, engine.stats().speculation
+    seconds, now = time.perf_counter() - began, engine.stats()
+    after = now.speculation
     if name:
         steps = max(after.decode_steps - before.decode_steps, 1)
         print(
             f"{count:4d} sequences, {name:8s}: {count * tokens / seconds:8.0f} tokens/s,"
             f" accept length {1 + (after.accepted - before.accepted) / steps:.2f},"
-            f" verified {(after.verified - before.verified) / steps:.2f} a step"
+            f" verified {(after.verified - before.verified) / steps:.2f} a step;"
+            f" {now.steps - then.steps} steps,"
+            f" {1e3 * (now.timings.step.total - then.timings.step.total):.0f} ms"
+            f" on the device in all, exposed host"
+            f" {1e3 * (now.timings.exposed_host.total - then.timings.exposed_host.total):.0f} ms"
         )
     return [completion.token_ids for completion in done]
 
