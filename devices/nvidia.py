@@ -6,6 +6,10 @@ through page-locked memory behind a mark, and a thread asleep in the driver post
 (`nvidia_watch.py`). Rejected: a child process as for the CPU device; launches of a captured step take a few
 microseconds, less than one message to a child.
 
+A mark is told by a thread, which needs the interpreter's lock for that, and a busy event loop gives the lock up
+only when asked for a switch interval: 5 ms by default, several steps. So an open device asks for a shorter one
+(`SWITCH_SECONDS`), which costs one switch of threads a step; the last device to close puts the old one back.
+
 One device object is one engine's: it owns its streams, one memory pool for all its graphs (they replay one
 after another on one stream, so what one leaves behind another may overwrite), and their end.
 
@@ -14,6 +18,8 @@ Invariant: graphs are freed before the streams they were captured on, and everyt
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 import weakref
 from asyncio import AbstractEventLoop
@@ -45,6 +51,8 @@ from .poison import closed_error
 if TYPE_CHECKING:
     import torch
 
+SWITCH_SECONDS = 5e-5
+"""How long a mark may wait for the interpreter's lock. Process-wide, while a device is open."""
 CLOSE_SECONDS = 1.0
 """How long closing waits for what runs. A card that takes longer is left to the process's end."""
 
@@ -68,6 +76,7 @@ class NvidiaDevice(Device):
         self._graphs: list[_NvidiaGraph] = []
         self._pool: Any = None
         self._closed = False
+        _SWITCHING.shorten()
         self._finalizer = weakref.finalize(self, _stop, self._streams)
 
     @property
@@ -189,6 +198,7 @@ class NvidiaDevice(Device):
             return
         self._closed = True
         self._finalizer.detach()
+        _SWITCHING.restore()
         for stream in self._streams.values():
             stream.close(CLOSE_SECONDS)
         for graph in self._graphs:
@@ -207,6 +217,30 @@ def _stop(streams: dict[str, NvidiaStream]) -> None:
     """For a device that was lost without being closed: its threads end, and nobody waits for them."""
     for stream in streams.values():
         stream.stop()
+    _SWITCHING.restore()
+
+
+class _SwitchInterval:
+    """Of the interpreter, short while at least one device is open."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._usual = threading.Lock(), 0, 0.0
+
+    def shorten(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, SWITCH_SECONDS))
+            self._users += 1
+
+    def restore(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                sys.setswitchinterval(self._usual)
+
+
+_SWITCHING = _SwitchInterval()
 
 
 class _NvidiaGraph(Graph):

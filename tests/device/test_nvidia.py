@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import sys
 import threading
 import time
 
@@ -17,7 +18,7 @@ import torch
 
 from stepahead import Engine
 from stepahead.devices.device import DeviceError, OutOfMemoryError, Ticket
-from stepahead.devices.nvidia import NvidiaDevice
+from stepahead.devices.nvidia import SWITCH_SECONDS, NvidiaDevice, _SwitchInterval
 from stepahead.devices.nvidia_errors import DeviceUnavailableError, SynchronisationError
 from stepahead.engine.errors import ConfigError
 
@@ -219,3 +220,15 @@ async def test_times_are_the_cards_and_no_piece_waits_to_be_timed() -> None:
     assert before <= told[0][1] <= told[-1][2] <= after
     gaps = [following[1] - piece[2] for piece, following in itertools.pairwise(told)]
     assert max(gaps) < 200_000
+
+
+def test_marks_need_not_wait_for_a_busy_loop_while_a_device_is_open() -> None:
+    """The interpreter's switch interval is short from the first device that opens to the last that closes."""
+    usual, switching = sys.getswitchinterval(), _SwitchInterval()
+    switching.shorten()
+    switching.shorten()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    switching.restore()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    switching.restore()
+    assert sys.getswitchinterval() == pytest.approx(usual)
