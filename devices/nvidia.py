@@ -6,9 +6,9 @@ through page-locked memory behind a mark, and a thread asleep in the driver post
 (`nvidia_watch.py`). Rejected: a child process as for the CPU device; launches of a captured step take a few
 microseconds, less than one message to a child.
 
-A mark is told by a thread, which needs the interpreter's lock for that, and a busy event loop gives the lock up
-only when asked for a switch interval: 5 ms by default, several steps. So an open device asks for a shorter one
-(`SWITCH_SECONDS`), which costs one switch of threads a step; the last device to close puts the old one back.
+A mark is told by a thread, which needs the interpreter's lock for that, and a busy event loop gives the lock
+up only when asked for a switch interval: 5 ms by default, several steps. So an open device asks for a shorter
+one (`SWITCH_SECONDS`), which costs one switch of threads a step; the last to close puts the old one back.
 
 One device object is one engine's: it owns its streams, one memory pool for all its graphs (they replay one
 after another on one stream, so what one leaves behind another may overwrite), and their end.
