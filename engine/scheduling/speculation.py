@@ -138,10 +138,10 @@ class Speculation:
         self._catch_up(step)
         self._welcome(members)
         self._budget, spare = None, 0
-        if self._at_hand and members.most_spare and not self._rest:
+        if self._at_hand and members.most_spare:
             if self._forced is not None:
                 spare = min(max(self._forced[0](step, members.most_spare), 0), members.most_spare)
-            else:
+            elif not self._rest:  # what a probe made is only looked at
                 self._budget = self._choose(members, other_rows)
                 spare = self._budget.spare
         self._judged = (step, spare)
