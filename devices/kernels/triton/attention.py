@@ -23,65 +23,17 @@ from torch import Tensor
 
 from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
+from .attention_few import attend_few
+from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
 from .codes import wide_dot
 from .launching import INTERPRETED, power_of_two
-
-_LOWEST = tl.constexpr(-3.0e38)
-
-
-@triton.jit
-def _turned_queries(
-    query_pointer, turns_pointer, head, column, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr
-):
-    """Queries `[heads, dim]` of one row at their position; every element meets its pair's other one."""
-    cells = query_pointer + head[:, None] * DIM
-    inside = (head < HEADS)[:, None] & (column >= 0)[None, :]
-    place = column - (DIM - ROTARY)
-    turning = place >= 0
-    query = tl.load(cells + column[None, :], mask=inside, other=0.0)
-    other = tl.load(cells + (column ^ 1)[None, :], mask=inside & turning[None, :], other=0.0)
-    cos = tl.load(turns_pointer + (place - (place & 1)), mask=turning, other=1.0)
-    sin = tl.load(turns_pointer + (place | 1), mask=turning, other=0.0)
-    sin = tl.where((place & 1) == 0, -sin, sin)
-    turned = query.to(tl.float32) * cos[None, :] + other.to(tl.float32) * sin[None, :]
-    return turned.to(query_pointer.dtype.element_ty)
-
-
-@triton.jit
-def _turn_back(
-    out_pointer, turns_pointer, head, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr
-):
-    """Turn what this program has written by minus the row's position."""
-    tl.debug_barrier()  # other threads of the program wrote the pair's halves
-    pair = tl.arange(0, ROTARY // 2)
-    cells = out_pointer + head[:, None] * DIM + (DIM - ROTARY) + 2 * pair[None, :]
-    inside = (head < HEADS)[:, None] & (pair >= 0)[None, :]
-    even = tl.load(cells, mask=inside, other=0.0).to(tl.float32)
-    odd = tl.load(cells + 1, mask=inside, other=0.0).to(tl.float32)
-    cos = tl.load(turns_pointer + 2 * pair)[None, :]
-    sin = tl.load(turns_pointer + 2 * pair + 1)[None, :]
-    tl.debug_barrier()
-    tl.store(cells, (even * cos + odd * sin).to(out_pointer.dtype.element_ty), mask=inside)
-    tl.store(cells + 1, (odd * cos - even * sin).to(out_pointer.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _over_tiles(
-    value,
-    top,
-    total,
-    query,
-    pool_pointer,
-    places_pointer,
-    begin,
-    end,
-    scale,
-    KEYS: tl.constexpr,
-    DIM: tl.constexpr,
-    TILE: tl.constexpr,
-    ROUND: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
-):
+    value, top, total, query, pool_pointer, places_pointer, begin, end, scale, KEYS: tl.constexpr,
+    DIM: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
     """Take the keys of tiles `begin..end-1` of one place list into the running result."""
     column = tl.arange(0, DIM)
     # Places are fetched a tile ahead: keys can then be on their way while the tile before is multiplied.
@@ -111,47 +63,36 @@ def _over_tiles(
 
 
 @triton.jit
+def _parked(turned, cells, inside):
+    """Turned queries, written to where the result will be and read again.
+
+    From memory they go to the matrix units as they are; computed ones would be moved between threads for
+    every tile. Programs of other splits write the same.
+    """
+    tl.store(cells, turned, mask=inside)
+    tl.debug_barrier()
+    return tl.load(cells, mask=inside, other=0.0)
+
+
+@triton.jit
 def _attend(
-    query_pointer,
-    turns_pointer,
-    window_pointer,
-    window_places_pointer,
-    entry_pointer,
-    entry_places_pointer,
-    sink_pointer,
-    out_pointer,
-    part_value_pointer,
-    part_top_pointer,
-    part_total_pointer,
-    scale,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    WINDOW: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    ENTRIES_PADDED: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    ROUND: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
-):
+    query_pointer, turns_pointer, window_pointer, window_places_pointer, entry_pointer, entry_places_pointer,
+    sink_pointer, out_pointer, part_value_pointer, part_top_pointer, part_total_pointer, scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
+    ENTRIES_PADDED: tl.constexpr, HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
     """Grid: blocks of heads, splits, rows (neighbours in time share a row's keys in the cache)."""
     head = tl.program_id(0) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
     split = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
     column = tl.arange(0, DIM)
     turns = turns_pointer + row * ROTARY
-    # Turned queries are parked where the result will be. From memory they go to the matrix units as they are;
-    # computed ones would be moved between threads for every tile. Programs of other splits write the same.
     cells = out_pointer + row * (HEADS * DIM) + head[:, None] * DIM + column[None, :]
-    of_heads = (head < HEADS)[:, None]
-    turned = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
-    tl.store(cells, turned, mask=of_heads)
-    tl.debug_barrier()
-    query = tl.load(cells, mask=of_heads, other=0.0)
+    turned = turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
+    query = _parked(turned, cells, (head < HEADS)[:, None])
     value = tl.zeros([HEAD_BLOCK, DIM], tl.float32)
-    top = tl.full([HEAD_BLOCK], _LOWEST, tl.float32)
+    top = tl.full([HEAD_BLOCK], LOWEST, tl.float32)
     total = tl.zeros([HEAD_BLOCK], tl.float32)
     window_tiles: tl.constexpr = (WINDOW + TILE - 1) // TILE
     tiles = window_tiles
@@ -178,13 +119,13 @@ def _attend(
     if SPLITS == 1:
         sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
         out = out_pointer + row * (HEADS * DIM)
-        shares = value * _final_factor(top, total, sink)[:, None]
+        shares = value * final_factor(top, total, sink)[:, None]
         tl.store(
             out + head[:, None] * DIM + column[None, :],
             shares.to(out_pointer.dtype.element_ty),
             mask=inside[:, None],
         )
-        _turn_back(out, turns, head, HEADS, DIM, ROTARY)
+        turn_back(out, turns, head, HEADS, DIM, ROTARY)
     else:
         part = (row * SPLITS + split) * HEADS + head
         tl.store(part_value_pointer + part[:, None] * DIM + column[None, :], value, mask=inside[:, None])
@@ -193,97 +134,16 @@ def _attend(
 
 
 @triton.jit
-def _attend_few(
-    query_pointer,
-    turns_pointer,
-    window_pointer,
-    window_places_pointer,
-    entry_pointer,
-    entry_places_pointer,
-    sink_pointer,
-    out_pointer,
-    scale,
-    HEADS: tl.constexpr,
-    HEADS_PADDED: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    WINDOW: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ROUND: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
-):
-    """All heads of a row over all of its keys at once, where they are no more than a tile.
-
-    Keys of both pools come in one gather, so nothing waits for a loop.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.arange(0, HEADS_PADDED)
-    column = tl.arange(0, DIM)
-    number = tl.arange(0, KEYS)
-    of_window = number < WINDOW
-    place = tl.load(window_places_pointer + row * WINDOW + number, mask=of_window, other=-1).to(tl.int64)
-    cells = window_pointer + place[:, None] * DIM + column[None, :]
-    keys = tl.load(cells, mask=(place >= 0)[:, None], other=0.0)
-    seen = place >= 0
-    if ENTRIES > 0:
-        entry = number - WINDOW
-        of_entries = (entry >= 0) & (entry < ENTRIES)
-        chosen = tl.load(entry_places_pointer + row * ENTRIES + entry, mask=of_entries, other=-1).to(tl.int64)
-        cells = entry_pointer + chosen[:, None] * DIM + column[None, :]
-        entry_keys = tl.load(cells, mask=(chosen >= 0)[:, None], other=0.0)
-        keys = tl.where(of_window[:, None], keys, entry_keys)
-        seen = seen | (chosen >= 0)
-    turns = turns_pointer + row * ROTARY
-    query = _turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
-    scores = wide_dot(query, tl.trans(keys), tl.zeros([HEADS_PADDED, KEYS], tl.float32), ASSEMBLY)
-    scores = tl.where(seen[None, :], scores * scale, -float("inf"))
-    top = tl.maximum(tl.max(scores, axis=1), _LOWEST)
-    weights = tl.exp(scores - top[:, None])
-    total = tl.sum(weights, axis=1)
-    rounded = weights.to(keys.dtype)
-    value = wide_dot(rounded, keys, tl.zeros([HEADS_PADDED, DIM], tl.float32), ASSEMBLY)
-    if not ROUND and keys.dtype != tl.float32:
-        rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
-        value = wide_dot(rest, keys, value, ASSEMBLY)
-    inside = head < HEADS
-    sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
-    out = out_pointer + row * (HEADS * DIM)
-    shares = value * _final_factor(top, total, sink)[:, None]
-    cells = out + head[:, None] * DIM + column[None, :]
-    tl.store(cells, shares.to(out_pointer.dtype.element_ty), mask=inside[:, None])
-    _turn_back(out, turns, head, HEADS, DIM, ROTARY)
-
-
-@triton.jit
-def _final_factor(top, total, sink):
-    """What the sum of values is multiplied with; the sink joins the denominator last. Relative to the larger
-    of both maxima neither term overflows, and a row without keys gives zero."""
-    peak = tl.maximum(top, sink)
-    fade = tl.exp(top - peak)
-    total = total * fade + tl.exp(sink - peak)
-    return fade / tl.maximum(total, 1.1754943508222875e-38)
-
-
-@triton.jit
 def _join(
-    part_value_pointer,
-    part_top_pointer,
-    part_total_pointer,
-    sink_pointer,
-    turns_pointer,
-    out_pointer,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
+    part_value_pointer, part_top_pointer, part_total_pointer, sink_pointer, turns_pointer, out_pointer,
+    HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     """One head of one row: partial results in the order of their keys."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) + tl.arange(0, 1)
     column = tl.arange(0, DIM)
     value = tl.zeros([1, DIM], tl.float32)
-    top = tl.full([1], _LOWEST, tl.float32)
+    top = tl.full([1], LOWEST, tl.float32)
     total = tl.zeros([1], tl.float32)
     for split in tl.static_range(SPLITS):
         part = (row * SPLITS + split) * HEADS + head
@@ -297,9 +157,9 @@ def _join(
         top = new_top
     sink = tl.load(sink_pointer + head).to(tl.float32)
     out = out_pointer + row * (HEADS * DIM)
-    shares = value * _final_factor(top, total, sink)[:, None]
+    shares = value * final_factor(top, total, sink)[:, None]
     tl.store(out + head[:, None] * DIM + column[None, :], shares.to(out_pointer.dtype.element_ty))
-    _turn_back(out, turns_pointer + row * ROTARY, head, HEADS, DIM, ROTARY)
+    turn_back(out, turns_pointer + row * ROTARY, head, HEADS, DIM, ROTARY)
 
 
 def attend(
@@ -335,7 +195,7 @@ def attend(
     rotary = turns_rows_dim.shape[1]
     few = power_of_two(max(window + entries, 16))
     if few <= (KEY_TILE if round_probabilities else FEW_KEYS) and dim <= 128 and heads <= 16:
-        _attend_few[(rows,)](
+        attend_few[(rows,)](
             query, turns_rows_dim, window_pool, window_places,
             window_pool if entry_pool is None else entry_pool, entry_places, sink_heads, out, scale,
             HEADS=heads, HEADS_PADDED=16, DIM=dim, ROTARY=rotary, WINDOW=window, ENTRIES=entries, KEYS=few,
