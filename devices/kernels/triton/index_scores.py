@@ -20,16 +20,9 @@ from .forms import narrowed, round_pairs
 
 @triton.jit
 def index_queries(
-    query_pointer,
-    turns_pointer,
-    row,
-    head,
-    inside,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-):
+    query_pointer, turns_pointer, row, head, inside, HEADS: tl.constexpr, DIM: tl.constexpr,
+    ROTARY: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
     """Queries `[lines, DIM]`, turned and rounded; a line is a head `head` of a row `row`."""
     lines: tl.constexpr = row.shape[0]
     pair = tl.arange(0, DIM // 2)
@@ -66,39 +59,17 @@ def _weighted(
 
 @triton.jit(do_not_specialize=["first_row", "rows", "table_stride", "width"])
 def score_entries(
-    query_pointer,
-    turns_pointer,
-    weights_pointer,
-    keys_pointer,
-    sequence_pointer,
-    visible_pointer,
-    table_pointer,
-    chosen_pointer,
-    scores_pointer,
-    first_row,
-    rows,
-    table_stride,
-    width,
-    head_scale,
-    HEADS: tl.constexpr,
-    HEADS_PADDED: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    NARROW: tl.constexpr,
-    PER_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    SIZE: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
-):
+    query_pointer, turns_pointer, weights_pointer, keys_pointer, sequence_pointer, visible_pointer,
+    table_pointer, chosen_pointer, scores_pointer, first_row, rows, table_stride, width, head_scale,
+    HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
+    FORM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
     """Grid: groups of rows from `first_row` on, shares of the entries. Scores `[rows - first_row, width]`
     are written below each row's visible entries only. With CANDIDATES blocks a row, ROWS is 1.
     """
     begin_row = (first_row + tl.program_id(0) * ROWS).to(tl.int64)
-    share = tl.program_id(1)
-    shares = tl.num_programs(1)
+    share, shares = tl.program_id(1), tl.num_programs(1)
     line = tl.arange(0, ROWS * HEADS_PADDED)
     row = begin_row + line // HEADS_PADDED
     head = line % HEADS_PADDED
@@ -111,8 +82,7 @@ def score_entries(
     sequence = tl.load(sequence_pointer + own_row, mask=own_row < rows, other=-1)
     visible = tl.load(visible_pointer + own_row, mask=own_row < rows, other=0)
     scores = scores_pointer + (own_row - first_row) * width
-    column = tl.arange(0, DIM)
-    within = tl.arange(0, TILE)
+    column, within = tl.arange(0, DIM), tl.arange(0, TILE)
     if CANDIDATES > 0:
         current = tl.max(sequence, axis=0)
         seen = tl.max(visible, axis=0)

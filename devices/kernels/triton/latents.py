@@ -47,18 +47,9 @@ def _open_query(
 
 @triton.jit
 def _open_key(
-    projected_pointer,
-    norm_pointer,
-    turns_pointer,
-    pool_pointer,
-    store_pointer,
-    staged,
-    eps,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    STORE: tl.constexpr,
-):
+    projected_pointer, norm_pointer, turns_pointer, pool_pointer, store_pointer, staged, eps,
+    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
     pair = tl.arange(0, DIM // 2)
     inside = pair < DIM // 2
     even, odd = load_pairs(projected_pointer, pair, inside)
@@ -76,22 +67,10 @@ def _open_key(
 
 @triton.jit
 def _open_latents(
-    projected_pointer,
-    query_norm_pointer,
-    key_norm_pointer,
-    turns_pointer,
-    latent_pointer,
-    pool_pointer,
-    store_pointer,
-    staging,
-    eps,
-    RANK: tl.constexpr,
-    RANK_PAIRS: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    STORE: tl.constexpr,
-):
+    projected_pointer, query_norm_pointer, key_norm_pointer, turns_pointer, latent_pointer, pool_pointer,
+    store_pointer, staging, eps, RANK: tl.constexpr, RANK_PAIRS: tl.constexpr, DIM: tl.constexpr,
+    ROTARY: tl.constexpr, FORM: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
     """Grid: rows, then latent or key. Branches of one kernel cannot give a name two shapes, functions can."""
     row = tl.program_id(0).to(tl.int64)
     projected = projected_pointer + row * (RANK + DIM)
@@ -106,20 +85,9 @@ def _open_latents(
 
 @triton.jit
 def _finish_vector(
-    even,
-    odd,
-    row,
-    norm_pointer,
-    turns_pointer,
-    latent_pointer,
-    pool_pointer,
-    store_pointer,
-    eps,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    LATENT: tl.constexpr,
-):
+    even, odd, row, norm_pointer, turns_pointer, latent_pointer, pool_pointer, store_pointer, eps,
+    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr, LATENT: tl.constexpr,
+):  # fmt: skip
     """Norm, rotate, round and store one vector; the normed one is kept as a latent."""
     pair = tl.arange(0, DIM // 2)
     inside = pair < DIM // 2
@@ -137,18 +105,9 @@ def _finish_vector(
 
 @triton.jit
 def _store_vector(
-    projected_pointer,
-    norm_pointer,
-    turns_pointer,
-    latent_pointer,
-    pool_pointer,
-    store_pointer,
-    eps,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    LATENT: tl.constexpr,
-):
+    projected_pointer, norm_pointer, turns_pointer, latent_pointer, pool_pointer, store_pointer, eps,
+    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr, LATENT: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, DIM // 2)
     even, odd = load_pairs(projected_pointer + row * DIM, pair, pair < DIM // 2)
@@ -173,23 +132,10 @@ def _member(pair, place, staging, value_gate_pointer, group_pool_pointer, DIM: t
 
 @triton.jit
 def _store_pooled(
-    value_gate_pointer,
-    group_pool_pointer,
-    members_pointer,
-    keep_pointer,
-    norm_pointer,
-    turns_pointer,
-    latent_pointer,
-    pool_pointer,
-    store_pointer,
-    staging,
-    eps,
-    RATIO: tl.constexpr,
-    DIM: tl.constexpr,
-    ROTARY: tl.constexpr,
-    FORM: tl.constexpr,
-    KEEP: tl.constexpr,
-):
+    value_gate_pointer, group_pool_pointer, members_pointer, keep_pointer, norm_pointer, turns_pointer,
+    latent_pointer, pool_pointer, store_pointer, staging, eps, RATIO: tl.constexpr, DIM: tl.constexpr,
+    ROTARY: tl.constexpr, FORM: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
     """A row pools its own group: the members of this step are read where the projection left them, so no
     program waits for another's write to the ring."""
     row = tl.program_id(0).to(tl.int64)

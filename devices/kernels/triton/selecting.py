@@ -57,14 +57,9 @@ def threshold_of(keys, inside, count):
 
 @triton.jit
 def length_of(
-    visible,
-    CHUNK: tl.constexpr,
-    COUNT: tl.constexpr,
-    LEVEL: tl.constexpr,
-    MODE: tl.constexpr,
-    SIZE: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-):
+    visible, CHUNK: tl.constexpr, COUNT: tl.constexpr, LEVEL: tl.constexpr, MODE: tl.constexpr,
+    SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
     """How many items a row has at a level."""
     length = visible
     if MODE != ENTRIES:
@@ -78,31 +73,12 @@ def length_of(
 
 @triton.jit(do_not_specialize=["first_row", "width", "next_width", "table_stride"])
 def select_best(
-    scores_pointer,
-    keys_pointer,
-    numbers_pointer,
-    next_keys_pointer,
-    next_numbers_pointer,
-    visible_pointer,
-    sequence_pointer,
-    table_pointer,
-    chosen_pointer,
-    entries_pointer,
-    places_pointer,
-    first_row,
-    width,
-    next_width,
-    table_stride,
-    COUNT: tl.constexpr,
-    COUNT_PADDED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    LEVEL: tl.constexpr,
-    LAST: tl.constexpr,
-    MODE: tl.constexpr,
-    SIZE: tl.constexpr,
-    CANDIDATES: tl.constexpr,
+    scores_pointer, keys_pointer, numbers_pointer, next_keys_pointer, next_numbers_pointer, visible_pointer,
+    sequence_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, first_row, width,
+    next_width, table_stride, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr, CHUNK: tl.constexpr,
+    LEVEL: tl.constexpr, LAST: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
     PER_BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """Grid: rows from `first_row` on, chunks. Level 0 reads scores, later ones what the level before left.
 
     The last level writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their places.

@@ -58,33 +58,12 @@ def _copy_turns(out_pointer, table_pointer, position, ROTARY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "staging", "table_stride"])
 def _index_step(
-    sequence_pointer,
-    position_pointer,
-    row_start_pointer,
-    first_pointer,
-    length_pointer,
-    slot_pointer,
-    floor_pointer,
-    entry_floor_pointer,
-    table_pointer,
-    window_turns_pointer,
-    compressed_turns_pointer,
-    places_pointer,
-    numbers_pointer,
-    turns_pointer,
-    rows,
-    table_stride,
-    staging,
-    state_slots,
-    WINDOW: tl.constexpr,
-    WINDOW_PADDED: tl.constexpr,
-    WINDOW_RING: tl.constexpr,
-    RATIO_A: tl.constexpr,
-    RING_A: tl.constexpr,
-    RATIO_B: tl.constexpr,
-    RING_B: tl.constexpr,
-    ROTARY: tl.constexpr,
-):
+    sequence_pointer, position_pointer, row_start_pointer, first_pointer, length_pointer, slot_pointer,
+    floor_pointer, entry_floor_pointer, table_pointer, window_turns_pointer, compressed_turns_pointer,
+    places_pointer, numbers_pointer, turns_pointer, rows, table_stride, staging, state_slots,
+    WINDOW: tl.constexpr, WINDOW_PADDED: tl.constexpr, WINDOW_RING: tl.constexpr, RATIO_A: tl.constexpr,
+    RING_A: tl.constexpr, RATIO_B: tl.constexpr, RING_B: tl.constexpr, ROTARY: tl.constexpr,
+):  # fmt: skip
     """Ratios are 0 where there are fewer than two. Numbers: the window's store; then of each ratio the
     visible entries, the entry's position, its store, and the store of its group ring."""
     row = tl.program_id(0).to(tl.int64)

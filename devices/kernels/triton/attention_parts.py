@@ -1,0 +1,53 @@
+"""What the kernels of attention share: turning queries, turning results back, the softmax's last factor."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(-3.0e38)
+"""A running maximum before the first key."""
+
+
+@triton.jit
+def turned_queries(
+    query_pointer, turns_pointer, head, column, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr
+):
+    """Queries `[heads, dim]` of one row at their position; every element meets its pair's other one."""
+    cells = query_pointer + head[:, None] * DIM
+    inside = (head < HEADS)[:, None] & (column >= 0)[None, :]
+    place = column - (DIM - ROTARY)
+    turning = place >= 0
+    query = tl.load(cells + column[None, :], mask=inside, other=0.0)
+    other = tl.load(cells + (column ^ 1)[None, :], mask=inside & turning[None, :], other=0.0)
+    cos = tl.load(turns_pointer + (place - (place & 1)), mask=turning, other=1.0)
+    sin = tl.load(turns_pointer + (place | 1), mask=turning, other=0.0)
+    sin = tl.where((place & 1) == 0, -sin, sin)
+    turned = query.to(tl.float32) * cos[None, :] + other.to(tl.float32) * sin[None, :]
+    return turned.to(query_pointer.dtype.element_ty)
+
+
+@triton.jit
+def turn_back(out_pointer, turns_pointer, head, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr):
+    """Turn what this program has written by minus the row's position."""
+    tl.debug_barrier()  # other threads of the program wrote the pair's halves
+    pair = tl.arange(0, ROTARY // 2)
+    cells = out_pointer + head[:, None] * DIM + (DIM - ROTARY) + 2 * pair[None, :]
+    inside = (head < HEADS)[:, None] & (pair >= 0)[None, :]
+    even = tl.load(cells, mask=inside, other=0.0).to(tl.float32)
+    odd = tl.load(cells + 1, mask=inside, other=0.0).to(tl.float32)
+    cos = tl.load(turns_pointer + 2 * pair)[None, :]
+    sin = tl.load(turns_pointer + 2 * pair + 1)[None, :]
+    tl.debug_barrier()
+    tl.store(cells, (even * cos + odd * sin).to(out_pointer.dtype.element_ty), mask=inside)
+    tl.store(cells + 1, (odd * cos - even * sin).to(out_pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def final_factor(top, total, sink):
+    """What the sum of values is multiplied with; the sink joins the denominator last. Relative to the larger
+    of both maxima neither term overflows, and a row without keys gives zero."""
+    peak = tl.maximum(top, sink)
+    fade = tl.exp(top - peak)
+    total = total * fade + tl.exp(sink - peak)
+    return fade / tl.maximum(total, 1.1754943508222875e-38)
