@@ -183,14 +183,15 @@ class CostModel:
         self._observed += 1
         self._last[kind] = self._observed
         if self._observed % STEPS_BETWEEN == 0:
-            self._correct()
+            self.correct()
 
     def _forget(self, kind: _Kind) -> None:
         del self._seen[kind], self._last[kind]
 
-    def _correct(self) -> None:
-        """Steps without drafts say what a step costs, those with them what drafting adds to that.
+    def correct(self) -> None:
+        """Takes in what was observed.
 
+        Steps without drafts say what a step costs, those with them what drafting adds to that.
         The slope is the median of the slopes between two sizes at one number of sequences; what is left there
         is its overhead.
         """

@@ -42,8 +42,9 @@ SHORTEST_REST, LONGEST_REST = 32, 1024
 """Steps without drafts."""
 PROBE = 3
 """Steps before the end of a rest at which one drafts, so that its confidences are there in time."""
-PROBE_SHARE = 0.005
-"""What a probe may cost, as a share of its rest."""
+PROBE_SHARE = 0.02
+"""What a probe may cost, as a share of a first rest; each of those that follow in a row is twice as long."""
+MOST_DOUBLINGS = 4
 TRIAL_EVERY = 16
 """Rests after which drafts are tried whatever the probe says: trust must be able to come back, too."""
 FORGETTING = 0.95
@@ -111,7 +112,7 @@ class Speculation:
         self._promised = self._kept = 8.0  # as if that many had come true
         self._rest = self._rest_sequences = 0
         self._tried = 0  # steps that drafted since the last rest
-        self._failures = self._rests_taken = 0  # trials that failed in a row; rests in all
+        self._rests_taken = self._rests_in_a_row = 0  # in all; since drafts paid
         self._judged_sequences = 1  # of the steps that the sums below are of
         self._doubted = True  # what is expected may end a trial
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
@@ -182,7 +183,8 @@ class Speculation:
             self._forget_evidence()
         if self._tried >= TRIAL and self._plain_tokens >= ENOUGH_TOKENS:
             pays = self._tokens * self._plain_seconds >= self._plain_tokens * self._seconds
-            self._failures = 0 if pays else self._failures + 1
+            if pays:
+                self._rests_in_a_row = 0
             self._doubted = True
         else:
             pays = not (self._doubted and self._expects_loss(sequences))
@@ -209,9 +211,11 @@ class Speculation:
         self._rest -= 1
         fewer = sequences < FEWER * self._rest_sequences
         if fewer:
-            self._rest_sequences = sequences
+            self._rest_sequences, self._rests_in_a_row = sequences, 0
         if self._rest and not fewer:
             return self._rest == PROBE
+        assert self._costs is not None
+        self._costs.correct()  # steps without drafts were seen, perhaps for the first time
         due = not self._rest and self._rests_taken % TRIAL_EVERY == 0
         if due or self._promises(sequences):
             self._rest = self._tried = 0
@@ -224,13 +228,15 @@ class Speculation:
         return False
 
     def _begin_rest(self, sequences: int) -> None:
-        """So long that the probe at its end costs next to nothing; longer after trials that failed."""
+        """So long that the probe at its end is cheap; the next one, if that was in vain, is twice as long."""
         assert self._costs is not None
         plain = self._costs.step(sequences, sequences, drafting=False)
         draft = self._costs.step(sequences, sequences, drafting=True) - plain
-        steps = draft / (PROBE_SHARE * plain) * 2 ** min(self._failures, 5)
+        steps = draft / (PROBE_SHARE * plain)
         if not self._costs.knows_drafts(sequences):
             steps = SHORTEST_REST  # a measurement on a busy machine must not put drafts off for long
+        steps *= 2 ** min(self._rests_in_a_row, MOST_DOUBLINGS)
+        self._rests_in_a_row += 1
         self._rest, self._rest_sequences = int(min(max(steps, SHORTEST_REST), LONGEST_REST)), sequences
         self._rests_taken += 1
 

@@ -169,6 +169,18 @@ def test_a_curve_that_lies_is_found_out(sequences: int, measured_row: float) -> 
     assert house.rate > 0.95 * house.plain_rate(sequences)
 
 
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_a_machine_that_slows_down_does_not_end_speculation_for_long(sequences: int) -> None:
+    """Steps take three times as long: put down to the drafts at first, until a rest shows the truth."""
+    house = House(sequences, row=0.5e-3, draft=2e-3)
+    house.run(100, 0.85)
+    assert all(house.drafted[-50:])
+    house.base, house.row, house.draft = 3 * house.base, 3 * house.row, 3 * house.draft
+    house.run(600, 0.85)
+    assert house.drafted[-600:].count(False) < 150
+    assert all(house.drafted[-100:])
+
+
 def test_promises_that_are_not_kept_are_not_believed() -> None:
     """Confidences of 0.9 whose drafts are never right: trust falls, and with it what is verified."""
     house = House(8, row=2e-3)
