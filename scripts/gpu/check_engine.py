@@ -161,7 +161,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--part", choices=("all", "greedy", "cancelling", "closing"), default="all")
     parser.add_argument("--reference", action="store_true", help="no kernels of ours on the card")
