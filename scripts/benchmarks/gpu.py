@@ -1,9 +1,9 @@
 """The engine with the built-in model on an NVIDIA card: steps, overlap, a trace, and a sweep of concurrency.
 
-Every section runs alone within a minute, prints as it goes and writes JSON. `engine` is the short one that has
-it all. `steps` times whole decode steps replayed and launched kernel by kernel; `overlap` puts the engine under a steady load with and without
-overlap; `trace` leaves a trace of steady decode; `pareto` sweeps the number of streams; `chart` draws what
-several runs of `pareto` found.
+Every section runs alone within a minute, prints as it goes and writes JSON. `engine` is the short one that
+has it all. `steps` times whole decode steps replayed and launched kernel by kernel; `overlap` puts the engine
+under a steady load with and without overlap; `trace` leaves a trace of steady decode; `pareto` sweeps the
+number of streams; `chart` draws what several runs of `pareto` found.
 """
 
 from __future__ import annotations
