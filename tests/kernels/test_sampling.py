@@ -139,7 +139,7 @@ def test_the_chain_of_drafts(
 def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every vocabulary is large: several tiles, levels among few groups, and lists that overflow."""
     monkeypatch.setattr(sampling, "WHOLE", 0)
-    monkeypatch.setattr(sampling, "SPLIT", sampling.Split(tile=64, group=8, room=24, resident=16, warps=4))
+    monkeypatch.setattr(sampling, "SPLIT", sampling.Split(tile=64, group=8, room=40, few=16, many=32))
 
 
 @pytest.fixture(params=["whole", "tiles"])

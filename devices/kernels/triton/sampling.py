@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..reference.sampling.tables import NO_TOKEN, DrawnTokens, SampledSequences, SamplingTables
 from .sampling_rows import draw_whole_rows
-from .sampling_split import collect_candidates, finish_rows, rank_groups, scan_tiles, weigh_levels
+from .sampling_split import LEVELS, collect_candidates, finish_rows, rank_groups, scan_tiles, weigh_levels
 
 WHOLE = 8192
 """Vocabularies up to here are a row a program."""
@@ -44,11 +44,11 @@ class Split(NamedTuple):
     tile: int  # tokens a program scans
     group: int  # tokens whose maximum may become a level
     room: int  # candidates that are listed
-    resident: int  # candidates that stay in registers while a row is decided
-    warps: int  # of the program that decides
+    few: int  # candidates that stay in registers while a row is decided
+    many: int  # of more candidates, those read at a time
 
 
-SPLIT = Split(tile=4096, group=512, room=16384, resident=8192, warps=16)
+SPLIT = Split(tile=4096, group=512, room=16384, few=1024, many=8192)
 
 
 class _Parts(NamedTuple):
@@ -190,7 +190,7 @@ def _draw_split(
     edits: dict[str, Any],
     split: Split,
 ) -> None:
-    """Five launches over tiles of the vocabulary."""
+    """Six launches over tiles of the vocabulary."""
     vocab = sizes["VOCAB"]
     count, tiles = drawn.tokens.numel(), triton.cdiv(vocab, split.tile)
     used = tiles * (split.tile // split.group)
@@ -201,11 +201,13 @@ def _draw_split(
     rows = _RowState(
         logits.new_empty(count, 2),
         integers(count, 2),
-        logits.new_empty(count, 2, 16),
+        logits.new_empty(count, 2, LEVELS),
         drawn.tokens.new_empty(count, 4),
     )
     cells = (count, 2, tiles)
-    weights = _Weights(drawn.tokens.new_empty(cells), integers(*cells, 16), logits.new_empty(*cells, 16))
+    weights = _Weights(
+        drawn.tokens.new_empty(cells), integers(*cells, LEVELS), logits.new_empty(*cells, LEVELS)
+    )
     listed = integers(count, 2, split.room)
     where = shared[:5]
     jobs = 1 if sizes["ALTERNATIVES"] < 0 else 2
@@ -217,7 +219,7 @@ def _draw_split(
     )  # fmt: skip
     rank_groups[(count,)](
         *where, tables, parts, groups, torch.empty_like(groups), rows, drawn, **sizes, **cuts, USED=used,
-        GROUPS=lanes, STEP=math.log2(used) / 15, num_warps=8,
+        GROUPS=lanes, STEP=math.log2(used) / (LEVELS - 1), num_warps=8,
     )  # fmt: skip
     weigh_levels[(count, tiles, jobs)](
         logits, scratch, rows, weights, VOCAB=vocab, SCALE=scale, BLOCK=split.tile, num_warps=8
@@ -226,10 +228,11 @@ def _draw_split(
     collect_candidates[(count, tiles, jobs)](
         logits, tables, scratch, rows, weights, listed, **cuts, BLOCK=split.tile, num_warps=8
     )
-    finish_rows[(count,)](
-        logits, tables, scratch, rows, weights, drawn, listed, **cuts, BLOCK=split.resident,
-        num_warps=split.warps,
-    )  # fmt: skip
+    for many, block, warps in ((False, split.few, 4), (True, split.many, 16)):
+        finish_rows[(count,)](
+            logits, tables, scratch, rows, weights, drawn, listed, **cuts, FEW=split.few, MANY=many,
+            BLOCK=block, num_warps=warps,
+        )  # fmt: skip
 
 
 def list_tiles(tables: SamplingTables) -> dict[str, int]:

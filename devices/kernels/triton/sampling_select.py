@@ -224,3 +224,19 @@ def report_best(
         tl.store(top + place, logprob)
         tl.store(top_ids + place, tl.where(token < _NO_ID, token, -1).to(tl.int64))
         before, before_id = best, token
+
+
+@triton.jit
+def report_candidates(
+    y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, weight, token, drawn,
+    program, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr, STREAMED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the log-probabilities of a row whose kept tokens have the mass `weight`."""
+    log_total = tl.log(tl.maximum(weight, 1).to(tl.float32) * (0.5**SCALE))
+    tl.store(drawn.logprobs + program, tl.load(source + token) - peak - log_total)
+    if ALTERNATIVES > 0:
+        report_best(
+            y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, log_total,
+            drawn.top_logprobs + program * ALTERNATIVES, drawn.top_tokens + program * ALTERNATIVES,
+            ALTERNATIVES, STREAMED, BLOCK,
+        )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Large vocabularies: a row is split over many programs, which agree on its candidates in five launches.
+"""Large vocabularies: a row is split over many programs, which agree on its candidates in six launches.
 
 Scan: edits, the best token of every tile, the maxima of groups of tokens. Rank: a program a row combines the
 tiles, which ends greedy and unfiltered rows, and sorts the group maxima of the others. Weigh: how many tokens
-lie above sixteen of these maxima and what mass they hold. Collect: above the highest maximum that surely
+lie above eight of these maxima and what mass they hold. Collect: above the highest maximum that surely
 keeps all that filters could keep and reports could show, tokens become candidates. Finish: a program a row
-decides among its candidates as `sampling_select.py` describes.
+decides among its candidates as `sampling_select.py` describes, one form of it for few and one for many.
 
 The levels are maxima of the row itself, so they fit every scale of logits, and a level of rank r has at least
-r tokens above it and rarely twice as many. Rejected: one program a row from start to end (0.5 MB through one
+r tokens above it and not many more. Rejected: one program a row from start to end (0.5 MB through one
 multiprocessor, again for each of 32 steps of a bisection). A row with more candidates than room is decided
 from the whole vocabulary, to the same result: thresholds are exact, however many candidates came along.
 
@@ -27,12 +27,15 @@ from .sampling_select import (
     best_score,
     draw_kept,
     more_candidates,
-    report_best,
+    report_candidates,
     threshold_of,
 )
 
 _NO_ID = tl.constexpr(2147483647)
-_LEVELS = tl.constexpr(16)
+LEVELS = 8
+_LEVELS = tl.constexpr(LEVELS)
+_ONE_BY_ONE = tl.constexpr(16)
+"""So few candidates of a tile find their places without a prefix sum."""
 _MARGIN = tl.constexpr(1.00001)
 """By how much a level's float mass must exceed the limit: its sum is that exact at least."""
 
@@ -191,11 +194,11 @@ def weigh_levels(
         total = tl.zeros((lanes,), tl.int64)
         for piece in tl.static_range(BLOCK // lanes):
             ids = tile * BLOCK + piece * lanes + tl.arange(0, lanes)
-            y = tl.load(source + ids, mask=ids < VOCAB, other=float("-inf"))
+            y = tl.load(source + ids, mask=ids < VOCAB, other=float("nan"))  # NaN is above no level
             shares = tl.exp(y - peak)
-            shares = tl.where((ids < VOCAB) & (shares == shares), shares, 0.0)
-            above = (y[None, :] >= levels[:, None]) & (ids < VOCAB)[None, :]
-            number += above.to(tl.int32)
+            shares = tl.where(shares == shares, shares, 0.0)
+            above = y[None, :] >= levels[:, None]
+            number += tl.where(above, 1, 0)
             mass += tl.where(above, shares[None, :], 0.0)
             total += (shares * (2.0**SCALE)).to(tl.int64)
         cell = at * tl.num_programs(1) + tile
@@ -273,9 +276,12 @@ def collect_candidates(
         cut = _cut(tables, rows, weights, slot, work, at, job, SCALE, ALTERNATIVES, TILES, TILE_LANES)
         chosen = (ids < VOCAB) & (y >= cut)
         number = tl.sum(chosen.to(tl.int32))
-        if number > 0:
-            first = tl.atomic_add(rows.number + at, number)
+        if number > _ONE_BY_ONE:
+            first = tl.atomic_add(rows.number + at, number, sem="relaxed")
             place = first + tl.cumsum(chosen.to(tl.int32)) - 1
+            tl.store(listed + at * ROOM + place, ids, mask=chosen & (place < ROOM))
+        elif number > 0:
+            place = tl.atomic_add(rows.number + at + tl.zeros_like(ids), 1, mask=chosen, sem="relaxed")
             tl.store(listed + at * ROOM + place, ids, mask=chosen & (place < ROOM))
 
 
@@ -305,30 +311,31 @@ def _bracket(
 def finish_rows(
     logits, tables, scratch, rows, weights, drawn, listed,
     VOCAB: tl.constexpr, ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, TILES: tl.constexpr,
-    TILE_LANES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    TILE_LANES: tl.constexpr, ROOM: tl.constexpr, FEW: tl.constexpr, MANY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: rows. Filters, their draw, and the report."""
+    """Grid: rows. Filters, their draw, and the report, of rows with more or no more than FEW candidates."""
     program = tl.program_id(0)
-    jobs = tl.load(rows.work + program * 4)
-    slot = tl.load(rows.work + program * 4 + 1)
-    if (jobs & 1) == 1:
+    jobs, slot = tl.load(rows.work + program * 4), tl.load(rows.work + program * 4 + 1)
+    count = tl.where((jobs & 1) == 1, tl.load(rows.number + program * 2), 0)
+    if ((jobs & 1) == 1) & ((count > FEW) if MANY else (count <= FEW)):
         _finish_own(
             tables, scratch + program.to(tl.int64) * VOCAB, rows, weights, drawn, listed, program, slot,
-            VOCAB, ALTERNATIVES, SCALE, TILES, TILE_LANES, ROOM, BLOCK,
+            VOCAB, ALTERNATIVES, SCALE, TILES, TILE_LANES, ROOM, MANY, BLOCK,
         )  # fmt: skip
-    if ALTERNATIVES >= 0:  # noqa: SIM102, the outer one is the compiler's
-        if (jobs & 2) == 2:
+    if ALTERNATIVES >= 0:
+        count = tl.maximum(count, tl.where((jobs & 2) == 2, tl.load(rows.number + program * 2 + 1), 0))
+        if ((jobs & 2) == 2) & ((count > FEW) if MANY else (count <= FEW)):
             tl.debug_barrier()
             at = program * 2 + 1
             source = _source(logits, scratch, rows, program, 1, VOCAB)
-            count, is_listed = _candidates(rows, at, VOCAB, ROOM)
+            shown, is_listed = _candidates(rows, at, VOCAB, ROOM)
             own = listed + at * ROOM
-            y, ids, valid = more_candidates(source, own, 0, count, is_listed, BLOCK)
-            _report(
-                y, ids, valid, source, own, count, is_listed, tl.full((), -2147483648, tl.int32),
+            y, ids, valid = more_candidates(source, own, 0, shown, is_listed, BLOCK)
+            report_candidates(
+                y, ids, valid, source, own, shown, is_listed, tl.full((), -2147483648, tl.int32),
                 tl.full((), VOCAB - 1, tl.int32), 0.0, tl.load(rows.peak + at),
                 _total(weights, at, TILES, TILE_LANES), tl.load(drawn.tokens + program), drawn, program,
-                SCALE, ALTERNATIVES, BLOCK,
+                SCALE, ALTERNATIVES, MANY, BLOCK,
             )  # fmt: skip
 
 
@@ -336,7 +343,7 @@ def finish_rows(
 def _finish_own(
     tables, source, rows, weights, drawn, listed, program, slot, VOCAB: tl.constexpr,
     ALTERNATIVES: tl.constexpr, SCALE: tl.constexpr, TILES: tl.constexpr, TILE_LANES: tl.constexpr,
-    ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    ROOM: tl.constexpr, MANY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Job 0: the distribution that the row draws from."""
     at = program * 2
@@ -356,21 +363,21 @@ def _finish_own(
         )
         threshold, last = threshold_of(
             y, ids, valid, source, own, count, is_listed, peak, weight, top_k, top_p, low, high, reach, over,
-            VOCAB, SCALE, True, BLOCK,
+            VOCAB, SCALE, MANY, BLOCK,
         )  # fmt: skip
         seed, choice = tl.load(tables.seed + slot), tl.load(tables.choice + slot)
         key = row_key(seed, choice, tl.load(rows.work + program * 4 + 3) - tl.load(tables.origin + slot))
         token, weight = draw_kept(
             y, ids, valid, source, own, count, is_listed, key, threshold, last, peak, min_p,
-            SCALE, True, BLOCK,
+            SCALE, MANY, BLOCK,
         )  # fmt: skip
         token = tl.minimum(token, VOCAB - 1)
         tl.store(drawn.tokens + program, token.to(tl.int64))
     if ALTERNATIVES >= 0:  # noqa: SIM102
         if (tl.load(tables.logprobs + slot) >= 0) & ((work & PROCESSED) != 0):
-            _report(
+            report_candidates(
                 y, ids, valid, source, own, count, is_listed, threshold, last, min_p, peak, weight, token,
-                drawn, program, SCALE, ALTERNATIVES, BLOCK,
+                drawn, program, SCALE, ALTERNATIVES, MANY, BLOCK,
             )  # fmt: skip
 
 
@@ -379,18 +386,3 @@ def _candidates(rows, at, VOCAB: tl.constexpr, ROOM: tl.constexpr):
     """(how many, whether they are listed); all tokens where the list had no room."""
     count = tl.load(rows.number + at)
     return tl.where(count > ROOM, VOCAB, count), count <= ROOM
-
-
-@triton.jit
-def _report(
-    y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, weight, token, drawn,
-    program, SCALE: tl.constexpr, ALTERNATIVES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    log_total = tl.log(tl.maximum(weight, 1).to(tl.float32) * (0.5**SCALE))
-    tl.store(drawn.logprobs + program, tl.load(source + token) - peak - log_total)
-    if ALTERNATIVES > 0:
-        report_best(
-            y, ids, valid, source, listed, count, is_listed, threshold, last, min_p, peak, log_total,
-            drawn.top_logprobs + program * ALTERNATIVES, drawn.top_tokens + program * ALTERNATIVES,
-            ALTERNATIVES, True, BLOCK,
-        )  # fmt: skip
