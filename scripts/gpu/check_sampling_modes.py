@@ -31,7 +31,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 def requests() -> list[tuple[str, SamplingParams]]:
     return [
-        (prompt, SamplingParams(max_tokens=32, seed=7 * i + j, ignore_eos=True, prompt_logprobs=3, **fields))
+        (prompt, SamplingParams(max_tokens=16, seed=7 * i + j, ignore_eos=True, prompt_logprobs=3, **fields))
         for i, prompt in enumerate(PROMPTS)
         for j, fields in enumerate(OPTIONS)
     ]
@@ -45,10 +45,11 @@ async def answers(device: str) -> tuple[list[Completion], list[Completion], floa
         max_sequences=32,
         max_context=512,
         cost_folder=None,
+        graph_sequences=0,
     )
     async with Engine.open(config=config, device=device) as engine:
         together = await asyncio.gather(*(engine.generate(p, a) for p, a in requests()))
-        alone = [await engine.generate(p, a) for p, a in requests()[:6]]
+        alone = [await engine.generate(p, a) for p, a in requests()[:4]]
         stats = engine.stats()
         return together, alone, stats.accepted_tokens / stats.drafted_tokens
 
