@@ -58,7 +58,8 @@ class MemoryInfo(msgspec.Struct, frozen=True):
     """Bytes of device memory."""
 
     total: int
-    free: int
+    free: int  # what an allocation can have
+    kept: int = 0  # of it, what the allocator of this process holds already
 
 
 class Event(ABC):

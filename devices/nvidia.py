@@ -178,7 +178,8 @@ class NvidiaDevice(Device):
         """What torch keeps for later allocations counts as free: it will be given to whoever asks next."""
         cuda, index = self._torch.cuda, self._index
         free, total = cuda.mem_get_info(index)
-        return MemoryInfo(total=total, free=free + cuda.memory_reserved(index) - cuda.memory_allocated(index))
+        kept = cuda.memory_reserved(index) - cuda.memory_allocated(index)
+        return MemoryInfo(total=total, free=free + kept, kept=kept)
 
     def bytes_needed(self, work: Work) -> int:
         cuda, index = self._torch.cuda, self._index

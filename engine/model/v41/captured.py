@@ -99,7 +99,7 @@ class CapturedDecode:
 
         Until a layout is given every sequence is a placeholder, so trying sizes out writes to scratch only.
         """
-        began, before, sizes = time.perf_counter(), self._device.memory().free, self.sizes
+        began, before, sizes = time.perf_counter(), self._device.memory(), self.sizes
         for rows in reversed(sizes.rows):
             for columns in reversed(sizes.columns):
                 work, label = partial(self._run_forward, rows, columns), f"{rows} rows and {columns} blocks"
@@ -108,11 +108,13 @@ class CapturedDecode:
             for variant in self._variants():
                 work, label = partial(self._run_sampling, sequences, variant), f"{sequences} sequences"
                 self._samplings[sequences, variant] = self._capture(work, f"the sampling of {label}")
+        after = self._device.memory()
+        held = (before.free - before.kept) - (after.free - after.kept)  # a pool is kept for its graphs alone
         return CaptureReport(
             graphs=len(self._forwards) + len(self._samplings),
             largest_rows=sizes.rows[-1],
             seconds=time.perf_counter() - began,
-            device_bytes=max(before - self._device.memory().free, 0),
+            device_bytes=max(held, 0),
         )
 
     def _capture(self, work: Callable[[], None], label: str) -> Graph:
