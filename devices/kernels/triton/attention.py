@@ -9,7 +9,7 @@ A few rows with many keys would leave most of the card idle: then a row's tiles 
 programs, and a second launch joins their partial results in a fixed order. Whether they are depends on the
 number of rows, at one limit (`_shape`), and never for small vectors.
 
-Float32 products stay float32. In bfloat16 the probabilities meet the values either rounded once, as the
+Float32 products keep float32 accuracy (`codes.wide_dot`). In bfloat16 the probabilities meet the values either rounded once, as the
 publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16 numbers, which keeps float32
 accuracy to 2^-16 at the price of a third product.
 """
@@ -25,8 +25,18 @@ from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
 from .attention_few import attend_few
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
-from .codes import wide_dot
+from .codes import dot, wide_dot
 from .launching import INTERPRETED, power_of_two
+
+
+@triton.jit
+def _product(left, right, sums, DIM: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """Float32 vectors of the largest sizes have no registers for three parts of each."""
+    if DIM > 128:
+        sums = dot(left, right, sums, ASSEMBLY)
+    else:
+        sums = wide_dot(left, right, sums, ASSEMBLY)
+    return sums
 
 
 @triton.jit
@@ -45,7 +55,7 @@ def _over_tiles(
         seen = place >= 0
         cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
         keys = tl.load(cells, mask=seen[:, None], other=0.0)
-        scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
+        scores = _product(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), DIM, ASSEMBLY)
         scores = tl.where(seen[None, :], scores * scale, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         fade = tl.exp(top - new_top)
@@ -53,10 +63,10 @@ def _over_tiles(
         total = total * fade + tl.sum(weights, axis=1)
         value = value * fade[:, None]
         rounded = weights.to(keys.dtype)
-        value = wide_dot(rounded, keys, value, ASSEMBLY)
+        value = _product(rounded, keys, value, DIM, ASSEMBLY)
         if not ROUND and keys.dtype != tl.float32:
             rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
-            value = wide_dot(rest, keys, value, ASSEMBLY)
+            value = _product(rest, keys, value, DIM, ASSEMBLY)
         top = new_top
         place = next_place
     return value, top, total

@@ -46,14 +46,18 @@ def index_queries(
 def _weighted(
     query, keys, weights, like_pointer, ROWS: tl.constexpr, NARROW: tl.constexpr, ASSEMBLY: tl.constexpr
 ):
-    """Scores `[ROWS, tile]`; rounded where the twin's tensors are, sums in float32."""
+    """Scores `[tile, ROWS]`; rounded where the twin's tensors are, sums in float32.
+
+    Keys are the rows of the product, so the heads of an entry lie in one group of threads and are summed
+    there.
+    """
     lines: tl.constexpr = query.shape[0]
     tile: tl.constexpr = keys.shape[0]
-    dots = wide_dot(query, tl.trans(keys), tl.zeros([lines, tile], tl.float32), ASSEMBLY)
-    liked = tl.maximum(narrowed(dots, like_pointer), 0.0) * weights[:, None]
+    dots = wide_dot(keys, tl.trans(query), tl.zeros([tile, lines], tl.float32), ASSEMBLY)
+    liked = tl.maximum(narrowed(dots, like_pointer), 0.0) * weights[None, :]
     if NARROW:
         liked = narrowed(liked, like_pointer)
-    scores = tl.sum(liked.reshape(ROWS, lines // ROWS, tile), axis=1)
+    scores = tl.sum(liked.reshape(tile, ROWS, lines // ROWS), axis=2)
     return narrowed(scores, like_pointer)
 
 
@@ -99,8 +103,8 @@ def score_entries(
             cells = keys_pointer + slot[:, None] * DIM + column[None, :]
             keys = tl.load(cells, mask=shown[:, None], other=0.0)
             found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
-            found = tl.where(shown[None, :], found, -float("inf"))
-            tl.store(scores[:, None] + place[None, :], found, mask=(place < length)[None, :])
+            found = tl.where(shown[:, None], found, -float("inf"))
+            tl.store(scores[None, :] + place[:, None], found, mask=(place < length)[:, None])
     else:
         count = tl.minimum(rows - begin_row, ROWS)
         done = begin_row * 0
@@ -116,7 +120,7 @@ def score_entries(
                 keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
                 found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
                 entry = begin + within
-                tl.store(scores[:, None] + entry[None, :], found, mask=entry[None, :] < seen[:, None])
+                tl.store(scores[None, :] + entry[:, None], found, mask=entry[:, None] < seen[None, :])
             done += tl.sum(mine.to(tl.int64), axis=0)
 
 
