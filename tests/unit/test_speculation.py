@@ -244,6 +244,12 @@ def test_caps_and_targets_reach_the_choice() -> None:
     assert not any(house.drafted[-5:]), "nobody verifies, so nobody drafts"
 
 
+def test_drafts_without_a_chance_are_not_verified_where_rows_are_free() -> None:
+    house = House(4, row=1e-9)
+    house.run(20, np.array([0.5, 0.5, 0.1, 0.9], dtype=np.float32))  # survivals 0.5, 0.25, 0.025, 0.0225
+    assert house.spares[-10:] == [4 * 2] * 10
+
+
 def test_forced_budgets() -> None:
     house = House(2)
     house.policy.force(lambda step, most: step % (most + 3), lambda step: step != 5)
