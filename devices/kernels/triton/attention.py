@@ -9,9 +9,9 @@ A few rows with many keys would leave most of the card idle: then a row's tiles 
 programs, and a second launch joins their partial results in a fixed order. Whether they are depends on the
 number of rows, at one limit (`_shape`), and never for small vectors.
 
-Float32 products keep float32 accuracy (`codes.wide_dot`). In bfloat16 the probabilities meet the values either rounded once, as the
-publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16 numbers, which keeps float32
-accuracy to 2^-16 at the price of a third product.
+Float32 products keep float32 accuracy (`codes.wide_dot`). In bfloat16 the probabilities meet the values
+either rounded once, as the publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16
+numbers, which keeps float32 accuracy to 2^-16 at the price of a third product.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ from .launching import INTERPRETED, power_of_two
 @triton.jit
 def _product(left, right, sums, DIM: tl.constexpr, ASSEMBLY: tl.constexpr):
     """Float32 vectors of the largest sizes have no registers for three parts of each."""
-    if DIM > 128:
-        sums = dot(left, right, sums, ASSEMBLY)
-    else:
-        sums = wide_dot(left, right, sums, ASSEMBLY)
-    return sums
+    return dot(left, right, sums, ASSEMBLY) if DIM > 128 else wide_dot(left, right, sums, ASSEMBLY)
 
 
 @triton.jit
