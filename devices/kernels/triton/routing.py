@@ -247,6 +247,17 @@ def _counters(device: torch.device) -> Tensor:
     return torch.zeros(_MOST_EXPERTS + 1 + _ROW_TILES, dtype=torch.int32, device=device)
 
 
+def _tables(device: torch.device, *sizes: int) -> list[Tensor]:
+    """Integer arrays of one allocation, each at a multiple of 16 bytes: a kernel would be compiled once more
+    for every pattern of arguments that are not.
+    """
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + -(-size // 4) * 4)
+    whole = torch.empty(starts[-1], dtype=torch.int32, device=device)
+    return [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
 def tile_count(picks: int, experts: int, height: int) -> int:
     """Tiles that any choice fits in: every expert may leave its last one partly empty."""
     return min(picks, experts + picks // height)
@@ -286,8 +297,7 @@ def route_rows(
     table = tile_count(picks, count, height)
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=device)
     shares = torch.empty(rows, top_k, dtype=torch.float32, device=device)
-    integers = torch.empty(2 * picks + 3 * table, dtype=torch.int32, device=device)
-    order, ranks, tile_expert, first, tile_rows = integers.split([picks, picks, table, table, table])
+    order, ranks, tile_expert, first, tile_rows = _tables(device, picks, picks, table, table, table)
     inputs = torch.empty_like(x) if quantized else x
     parted = torch.empty_like(x) if part_columns else x[:0]
     if rows:
@@ -328,8 +338,7 @@ def sort_picks(x_rows_dim: Tensor, routing: Routing, experts: Experts, *, quanti
     picks = routing.chosen.numel()
     height = tile_height(picks, count, x_rows_dim.dtype)
     table = tile_count(picks, count, height)
-    integers = torch.empty(picks + 3 * table, dtype=torch.int32, device=x_rows_dim.device)
-    order, expert, first, rows = integers.split([picks, table, table, table])
+    order, expert, first, rows = _tables(x_rows_dim.device, picks, table, table, table)
     if top_k and picks:
         _sort_with_torch(routing.chosen, count, height, order, expert, first, rows)
     inputs = fp8_round_trip(x_rows_dim) if quantized else x_rows_dim
