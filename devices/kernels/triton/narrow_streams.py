@@ -18,6 +18,23 @@ from .mixing import balance, store_logits
 
 
 @triton.jit
+def _fetch_weights(
+    weight_pointer, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """All mix weights, in pieces of COLUMNS columns of one stream."""
+    column = tl.arange(0, COLUMNS)
+    coefficient = tl.arange(0, PADDED)[:, None]
+    weights = ()
+    for start in tl.static_range(0, DIM, COLUMNS):
+        place = start + column
+        for copy in tl.static_range(COPIES):
+            at = weight_pointer + coefficient * (COPIES * DIM) + copy * DIM + place[None, :]
+            real = (coefficient < (2 + COPIES) * COPIES) & (place < DIM)[None, :]
+            weights = weights + (tl.load(at, mask=real, other=0.0),)  # noqa: RUF005
+    return weights
+
+
+@triton.jit
 def _mix_and_read(
     streams_pointer,
     output_pointer,
@@ -83,6 +100,47 @@ def _side_by_side(sums, ROWS: tl.constexpr):
     return tile
 
 
+@triton.jit
+def _multiply(
+    mixed_pointer,
+    weights,
+    first,
+    rows,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Raw products `[PADDED, ROWS]` of the rows from `first` on with weights that are in registers."""
+    column = tl.arange(0, COLUMNS)
+    sums = ()
+    for one in tl.static_range(ROWS):
+        number = (first + one).to(tl.int64)
+        products = tl.zeros((PADDED, COLUMNS), tl.float32)
+        for start in tl.static_range(0, DIM, COLUMNS):
+            place = start + column
+            for copy in tl.static_range(COPIES):
+                at = mixed_pointer + (number * COPIES + copy) * DIM + place
+                value = tl.load(at, mask=(place < DIM) & (number < rows), other=0.0).to(tl.float32)
+                products += value[None, :] * weights[start // COLUMNS * COPIES + copy]
+        sums = sums + (tl.sum(products, axis=1),)  # noqa: RUF005
+    return _side_by_side(sums, ROWS)
+
+
+@triton.jit
+def _store_normed(
+    read, norm_pointer, normed_pointer, row, rows, norm_eps, DIM: tl.constexpr, WIDTH: tl.constexpr
+):
+    """The input of the next sublayer, normed."""
+    column = tl.arange(0, WIDTH)
+    norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(read * read, axis=1) / DIM + norm_eps)
+    normed = (read * inverse[:, None] * norm[None, :]).to(normed_pointer.dtype.element_ty)
+    cell = row.to(tl.int64)[:, None] * DIM + column[None, :]
+    tl.store(normed_pointer + cell, normed, mask=(row < rows)[:, None] & (column < DIM)[None, :])
+
+
 @triton.jit(do_not_specialize=["rows"])
 def open_narrow(
     streams_pointer,
@@ -114,16 +172,7 @@ def open_narrow(
 
     With EARLY the program may start while its predecessor ends: until it waits it touches only weights.
     """
-    chunks: tl.constexpr = (DIM + COLUMNS - 1) // COLUMNS
-    column = tl.arange(0, COLUMNS)
-    coefficient = tl.arange(0, PADDED)[:, None]
-    weights = ()
-    for chunk in tl.static_range(chunks):
-        place = chunk * COLUMNS + column
-        for copy in tl.static_range(COPIES):
-            at = weight_pointer + coefficient * (COPIES * DIM) + copy * DIM + place[None, :]
-            real = (coefficient < (2 + COPIES) * COPIES) & (place < DIM)[None, :]
-            weights = weights + (tl.load(at, mask=real, other=0.0),)  # noqa: RUF005
+    weights = _fetch_weights(weight_pointer, DIM, COPIES, PADDED, COLUMNS)
     if EARLY:
         gdc_wait()
     tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
@@ -137,27 +186,11 @@ def open_narrow(
     if EXPANDS:
         mixed_pointer = new_pointer
         tl.debug_barrier()  # what follows reads what other threads of this program have written
-    sums = ()
-    for one in tl.static_range(ROWS):
-        number = (first + one).to(tl.int64)
-        products = tl.zeros((PADDED, COLUMNS), tl.float32)
-        for chunk in tl.static_range(chunks):
-            place = chunk * COLUMNS + column
-            for copy in tl.static_range(COPIES):
-                at = mixed_pointer + (number * COPIES + copy) * DIM + place
-                value = tl.load(at, mask=(place < DIM) & (number < rows), other=0.0).to(tl.float32)
-                products += value[None, :] * weights[chunk * COPIES + copy]
-        sums = sums + (tl.sum(products, axis=1),)  # noqa: RUF005
+    raw = _multiply(mixed_pointer, weights, first, rows, DIM, COPIES, PADDED, ROWS, COLUMNS)
     inverse_rms = tl.rsqrt(tl.sum(squares, axis=1) / (COPIES * DIM) + norm_eps)
     store_logits(
-        _side_by_side(sums, ROWS), inverse_rms, row, rows, base_pointer, scale_pointer, mixes_pointer, hc_eps,
-        COPIES, PADDED,
-    )  # fmt: skip
-    everything = tl.arange(0, WIDTH)
-    norm = tl.load(norm_pointer + everything, mask=everything < DIM, other=0.0).to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(read * read, axis=1) / DIM + norm_eps)
-    normed = (read * inverse[:, None] * norm[None, :]).to(normed_pointer.dtype.element_ty)
-    cell = row.to(tl.int64)[:, None] * DIM + everything[None, :]
-    tl.store(normed_pointer + cell, normed, mask=(row < rows)[:, None] & (everything < DIM)[None, :])
+        raw, inverse_rms, row, rows, base_pointer, scale_pointer, mixes_pointer, hc_eps, COPIES, PADDED
+    )
+    _store_normed(read, norm_pointer, normed_pointer, row, rows, norm_eps, DIM, WIDTH)
     tl.debug_barrier()  # the logits are another thread's
     balance(mixes_pointer, row, rows, hc_eps, COPIES, ITERATIONS)
