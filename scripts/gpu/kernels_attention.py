@@ -163,6 +163,5 @@ def run(small: bool) -> list[Row]:
     for count in (2,) if small else (1, 8, 64, 256, 1024):
         rows.append(attend_row(REAL, count, torch.bfloat16, True, small))
     rows.append(attend_row(REAL, 2, torch.bfloat16, False, small))
-    rows.append(attend_row(REAL, 2, torch.float32, False, small))
     rows += step_rows(REAL, 3 if small else 64, torch.bfloat16, small)
     return rows

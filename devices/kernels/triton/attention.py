@@ -25,14 +25,8 @@ from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
 from .attention_few import attend_few
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
-from .codes import dot, wide_dot
+from .codes import wide_dot
 from .launching import INTERPRETED, power_of_two
-
-
-@triton.jit
-def _product(left, right, sums, DIM: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """Float32 vectors of the largest sizes have no registers for three parts of each."""
-    return dot(left, right, sums, ASSEMBLY) if DIM > 128 else wide_dot(left, right, sums, ASSEMBLY)
 
 
 @triton.jit
@@ -51,7 +45,7 @@ def _over_tiles(
         seen = place >= 0
         cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
         keys = tl.load(cells, mask=seen[:, None], other=0.0)
-        scores = _product(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), DIM, ASSEMBLY)
+        scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
         scores = tl.where(seen[None, :], scores * scale, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         fade = tl.exp(top - new_top)
@@ -59,10 +53,10 @@ def _over_tiles(
         total = total * fade + tl.sum(weights, axis=1)
         value = value * fade[:, None]
         rounded = weights.to(keys.dtype)
-        value = _product(rounded, keys, value, DIM, ASSEMBLY)
+        value = wide_dot(rounded, keys, value, ASSEMBLY)
         if not ROUND and keys.dtype != tl.float32:
             rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
-            value = _product(rest, keys, value, DIM, ASSEMBLY)
+            value = wide_dot(rest, keys, value, ASSEMBLY)
         top = new_top
         place = next_place
     return value, top, total
@@ -182,7 +176,8 @@ def attend(
 ) -> Tensor:
     """See the twin. The queries are left as they are."""
     rows, heads, dim = query_rows_heads_dim.shape
-    if dim & (dim - 1) or dim < 16:
+    # Large float32 vectors have no registers for three parts of each, and the library does well by them.
+    if dim & (dim - 1) or dim < 16 or (dim > 128 and query_rows_heads_dim.element_size() == 4):
         return reference.attend(
             query_rows_heads_dim, turns_rows_dim, window_pool, window_index, entry_pool, entry_index,
             sink_heads, scale, round_probabilities=round_probabilities,
@@ -208,9 +203,7 @@ def attend(
             ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=4 if few <= 64 else 8,
         )  # fmt: skip
         return out
-    head_block, tile, warps, stages, splits = _shape(
-        rows, heads, dim, window + entries, query.element_size(), round_probabilities
-    )
+    head_block, tile, warps, stages, splits = _shape(rows, heads, dim, window + entries, round_probabilities)
     parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
     _attend[(triton.cdiv(heads, head_block), splits, rows)](
         query, turns_rows_dim, window_pool, window_places, window_pool if entry_pool is None else entry_pool,
@@ -238,9 +231,7 @@ FEW_KEYS = 128
 """Up to so many keys of small vectors are one tile."""
 
 
-def _shape(
-    rows: int, heads: int, dim: int, keys: int, element_size: int, rounded: bool
-) -> tuple[int, int, int, int, int]:
+def _shape(rows: int, heads: int, dim: int, keys: int, rounded: bool) -> tuple[int, int, int, int, int]:
     """Heads and keys of a tile, warps, stages of the pipeline, programs that share a row's keys.
 
     Measured on an H200 (`scripts/gpu/tune_attention.py`): large vectors want few heads a program while rows
@@ -249,8 +240,6 @@ def _shape(
     block = max(16, min(power_of_two(heads), 64))
     if dim <= 128:
         return block, 32, 4, 2, 1
-    if element_size == 4:
-        return 16, 32, 8, 1, 1
     if rows <= FEW_ROWS:
         return 16, 64, 4, 2, max(1, -(-keys // 64)) if rows <= SHARED_ROWS else 1
     # The third product of unrounded probabilities has no registers left beside 64 heads.
