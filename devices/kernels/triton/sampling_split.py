@@ -188,19 +188,21 @@ def weigh_levels(
         peak = tl.load(rows.peak + at)
         level = tl.arange(0, _LEVELS)
         levels = tl.load(rows.levels + at * _LEVELS + level)
-        lanes: tl.constexpr = 256 if BLOCK > 256 else BLOCK
+        lanes: tl.constexpr = 256 if BLOCK > 256 else BLOCK // 4
         number = tl.zeros((_LEVELS, lanes), tl.int32)
         mass = tl.zeros((_LEVELS, lanes), tl.float32)
         total = tl.zeros((lanes,), tl.int64)
-        for piece in tl.static_range(BLOCK // lanes):
-            ids = tile * BLOCK + piece * lanes + tl.arange(0, lanes)
-            y = tl.load(source + ids, mask=ids < VOCAB, other=float("nan"))  # NaN is above no level
-            shares = tl.exp(y - peak)
-            shares = tl.where(shares == shares, shares, 0.0)
-            above = y[None, :] >= levels[:, None]
-            number += tl.where(above, 1, 0)
-            mass += tl.where(above, shares[None, :], 0.0)
-            total += (shares * (2.0**SCALE)).to(tl.int64)
+        pieces: tl.constexpr = 4  # in flight at a time: more of them would take registers from other rows
+        for start in range(0, BLOCK, pieces * lanes):
+            for piece in tl.static_range(pieces):
+                ids = tile * BLOCK + start + piece * lanes + tl.arange(0, lanes)
+                y = tl.load(source + ids, mask=ids < VOCAB, other=float("nan"))  # NaN is above no level
+                shares = tl.exp(y - peak)
+                shares = tl.where(shares == shares, shares, 0.0)
+                above = y[None, :] >= levels[:, None]
+                number += tl.where(above, 1, 0)
+                mass += tl.where(above, shares[None, :], 0.0)
+                total += (shares * (2.0**SCALE)).to(tl.int64)
         cell = at * tl.num_programs(1) + tile
         tl.store(weights.total + cell, tl.sum(total))
         tl.store(weights.number + cell * _LEVELS + level, tl.sum(number, axis=1))
