@@ -10,7 +10,8 @@ from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel
 from stepahead.engine.scheduling.ledger import DECODE, Ledger
 from stepahead.engine.scheduling.members import Members
-from stepahead.engine.scheduling.speculation import SHORTEST_REST, TRIAL, Speculation
+from stepahead.engine.scheduling.resting import SHORTEST_REST, TRIAL
+from stepahead.engine.scheduling.speculation import Speculation
 
 from .core_driver import Setup
 
@@ -212,13 +213,14 @@ def test_drafting_rests_and_comes_back_when_drafts_are_better() -> None:
 
 def test_fewer_sequences_end_a_rest_at_once() -> None:
     """At 64 a draft displaces work that is worth more; alone, the same drafts pay."""
-    house = House(64, row=4e-3, draft=8e-3)
-    house.run(100, 0.5)
-    assert not house.drafted[-1]
+    house = House(64, row=1e-3, draft=2e-3)
+    house.run(100, 0.7)
+    assert house.policy.resting is not None
+    assert house.policy.resting.resting
     house.keep(1)
-    house.row = 4e-3
-    house.run(8, 0.9)
-    assert house.drafted[-1] or house.policy._rest
+    house.run(4, 0.7)
+    assert not house.policy.resting.resting
+    assert all(house.drafted[-3:])
 
 
 def test_a_rest_is_interrupted_by_trials_only() -> None:
