@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("prompt", "text to continue; read from standard input if absent", nargs="?")
     option("--model", "checkpoint folder (the small model that ships with Stepahead)", type=Path,
            default=BUILT_IN_MODEL, metavar="PATH")  # fmt: skip
+    option("--device", "where to compute: cpu, cuda, cuda:1 ... (cpu)", default="cpu")
     option("--max-tokens", "most tokens to generate (128)", type=int, default=128, metavar="N")
     option("--temperature", "0 always takes the likeliest token (0.7)", type=float, default=0.7, metavar="T")
     option("--seed", "of the random choices (0)", type=int, default=0, metavar="N")
@@ -74,7 +75,7 @@ async def _open(arguments: argparse.Namespace) -> AsyncIterator[Engine]:
     config = EngineConfig(max_sequences=1, prefix_cache=False)
     with _loading_bar(sys.stderr) as on_tensor:
         options = OpenRunnerOptions(random_weights=arguments.random_weights, on_tensor=on_tensor)
-        opener = model_opener(arguments.model, "cpu", options=options)
+        opener = model_opener(arguments.model, arguments.device, options=options)
         engine = await Engine.open(config=config, opener=opener)
     try:
         yield engine

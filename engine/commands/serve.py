@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
            action="append", default=[])  # fmt: skip
     option("--host", "address to listen at (127.0.0.1: this machine only)", default="127.0.0.1")
     option("--port", "0 takes a free one (8000)", type=int, default=8000)
-    option("--device", "kind of device (cpu)", default="cpu")
+    option("--device", "where to compute: cpu, cuda, cuda:1 ... (cpu)", default="cpu")
     option("--no-thinking", "answer at once where a request does not say", action="store_true")
     option("--official", "treat requests exactly as DeepSeek's codec does", action="store_true")
     option("--keep-users-apart", "never share cached prompts between users", action="store_true")

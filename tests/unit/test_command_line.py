@@ -79,6 +79,7 @@ def test_chat_prints_the_answer_alone(opened: OpenModel, capsys: pytest.CaptureF
         (["x", "--model", "/nowhere"], "cannot open a model in /nowhere"),
         (["x", "--max-tokens", "-1"], "--max-tokens=-1 is not allowed: 0 or more"),
         (["x", "--temperature", "nan"], "--temperature=nan is not allowed"),
+        (["x", "--device", "abacus"], "EngineConfig.device='abacus' is not allowed: 'cpu', 'cuda'"),
     ],
 )
 def test_an_error_of_ours_is_one_line(
