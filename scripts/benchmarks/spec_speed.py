@@ -12,10 +12,11 @@ import asyncio
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import uvloop
+from nano.sources import SOURCES
 
 from stepahead import Completion, Engine, SamplingParams
 
@@ -38,9 +39,9 @@ class Case(msgspec.Struct, frozen=True):
 
 
 CASES = (
-    Case(1, 48, (OFF, ADAPTIVE, ALL)),
-    Case(64, 96, (OFF, ADAPTIVE, ALL)),
-    Case(256, 48, (OFF, ADAPTIVE)),
+    Case(1, 40, (OFF, ADAPTIVE, ALL)),
+    Case(64, 64, (OFF, ADAPTIVE, ALL)),
+    Case(256, 32, (OFF, ADAPTIVE)),
 )
 
 
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
         ]
     rows = [row for case, turns in measured for row in _case_rows(case, turns)]
     notes = [
+        *(_mixture_note(turns) for case, turns in measured if case.users == 1),
         f"prompts of {PROMPT} tokens of every source, greedy, no end; one torch thread",
         f"medians over {arguments.rounds} rounds of a round's ratio, by time and CPU time; they take turns",
         "drafts: verified, of a sequence and step; saved, kept: drafts and tokens/step beside all verified",
@@ -200,6 +202,24 @@ def _case_rows(case: Case, turns: Turns) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _mixture_note(turns: Turns) -> str:
+    """One user whose prompts come from the sources as the training text did, not from all alike."""
+    shares = {source.name: source.weight for source in SOURCES}
+
+    def gain(spent: Callable[[Turn], float]) -> float:
+        gains = []
+        for number in {number for _, number, _ in turns}:
+            per_token = dict.fromkeys((OFF.name, ADAPTIVE.name), 0.0)
+            for (mode, own, source), turn in turns.items():
+                if own == number and mode in per_token:
+                    per_token[mode] += shares.get(source, 1.0) * spent(turn) / turn.output
+            gains.append(per_token[OFF.name] / per_token[ADAPTIVE.name])
+        return statistics.median(gains)
+
+    by_time, by_cpu = gain(lambda turn: turn.seconds), gain(lambda turn: turn.cpu_seconds)
+    return f"1 user, sources by their share of the training text: {by_time:.2f}x of off, {by_cpu:.2f}x by CPU"
 
 
 def _print_sources(turns: Turns, case: Case) -> None:
