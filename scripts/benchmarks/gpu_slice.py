@@ -26,6 +26,7 @@ from stepahead.engine.model.v41.weights import weight_bytes
 
 from .gpu_slice_floors import Ceilings, Work, measure_ceilings, step_work
 from .gpu_slice_model import BF16, DEVICE, KINDS, slice_config, slice_weights
+from .gpu_slice_warm import compile_steps
 from .report import print_table, write_json
 
 HELP = "six layers of the published model at full width on an NVIDIA card, with floors"
@@ -37,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, nargs="*", default=[1024])
     parser.add_argument("--prefill", type=int, nargs="*", default=[], metavar="CONTEXT",
                         help=f"also a chunk of {PREFILL_ROWS} rows that ends at each CONTEXT")  # fmt: skip
-    parser.add_argument("--experts", type=int, default=384, help="fewer only to compile kernels quickly")
+    parser.add_argument("--warm", action="store_true", help="only compile the kernels, in parallel")
     parser.add_argument("--parity", action="store_true", help="round as the published engine does")
-    parser.add_argument("--kernels", type=int, default=12, help="kernels listed for each step")
+    parser.add_argument("--kernels", type=int, default=6, help="kernels listed for each step")
 
 
 @dataclass
@@ -50,18 +51,22 @@ class Timed:
 
 def run(arguments: argparse.Namespace) -> None:
     begin = time.perf_counter()
+    steps = [(batch, context, 1) for context in arguments.context for batch in arguments.batch]
+    steps += [(1, context, PREFILL_ROWS) for context in arguments.prefill]
+    if arguments.warm:
+        compile_steps(steps)
+        print(f"kernels of {len(steps)} steps compiled in {time.perf_counter() - begin:.1f} s")
+        return
     ceilings = measure_ceilings()
     print(f"{torch.cuda.get_device_name()}: copy {ceilings.copy / 1e12:.2f} TB/s, "
           f"bfloat16 product {ceilings.product / 1e12:.0f} TFLOP/s")  # fmt: skip
-    config = slice_config(arguments.experts)
+    config = slice_config()
     weights = slice_weights(config)
     numerics = parity() if arguments.parity else exact(BF16)
     model = Model(config, weights, numerics, operations=triton_operations(BF16))
     print(f"{len(KINDS)} layers ({', '.join(KINDS)}), {weight_bytes(weights) / 1e9:.1f} GB of weights, "
           f"{numerics}, operations '{model.operations.name}', built in {time.perf_counter() - begin:.1f} s",
           flush=True)  # fmt: skip
-    steps = [(batch, context, 1) for context in arguments.context for batch in arguments.batch]
-    steps += [(1, context, PREFILL_ROWS) for context in arguments.prefill]
     rows, details = [], []
     for batch, context, chunk in steps:
         try:
@@ -73,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
             torch.cuda.empty_cache()
         rows.append(row)
         details.append(detail)
-        print(f"[{time.perf_counter() - begin:.0f} s] {detail}", flush=True)
+        shares = f"{row[3]} of the floor, {row[-1]} without the head"
+        print(f"[{time.perf_counter() - begin:.0f} s] {shares}; {detail}", flush=True)
     columns = ("step", "us", "floor us", "of floor", "bytes GB", "TFLOP", "experts", "without head")
     print_table("full-width slice", columns, rows)
     write_json("gpu_slice", {"steps": [list(row) for row in rows], "details": details})
@@ -178,9 +184,10 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
 
 _PARTS = {
     "experts": ("gate_up", "down", "combine", "_route"),
-    "linear": ("_stream", "_expand"),
-    "attention": ("attend", "sparse", "window", "attention"),
-    "indexer": ("score", "select", "topk", "choose", "candidate", "entries", "index"),
+    "linear": ("_stream", "_expand_weight"),
+    "attention": ("attend", "_join", "latents", "_store"),
+    "indexer": ("score", "select", "visible", "index_step"),
+    "streams": ("_open", "_finish", "_expand", "_close", "_embed"),
 }
 """By what kernel names contain. The largest product of the library is the head's, others are `linear`."""
 _LIBRARY = ("gemm", "nvjet", "cutlass", "gemv", "splitK", "cublas")

@@ -82,7 +82,7 @@ def _stream(
 
 
 @triton.jit
-def _expand(
+def _expand_weight(
     weight_ptr, scales_ptr, out_ptr, IN: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -114,7 +114,7 @@ def expand(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     height = out.numel() // columns
     step, width = dividing_step(columns, 256), dividing_step(height, 32)
-    _expand[(height // width, columns // step)](
+    _expand_weight[(height // width, columns // step)](
         weight.payload.view(torch.uint8), weight.scales, out, columns, width, step, ASSEMBLY=not INTERPRETED
     )
     return out
