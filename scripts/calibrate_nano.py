@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nano.acceptance import WatchedRunner, judgements, uncalibrated, watched  # noqa: E402
 from nano.calibration import (  # noqa: E402
+    Floats,
+    Ints,
     Judgements,
     Line,
     calibrated,
@@ -36,6 +38,7 @@ from nano.calibration import (  # noqa: E402
     chances,
     fit_head,
     fit_peak,
+    spared,
     table,
 )
 from nano.prompts import held_out_prompts  # noqa: E402
@@ -52,6 +55,9 @@ PARTS = ("fit", "check")
 Recorded = dict[tuple[str, float, str], Judgements]
 """By source, sampling temperature and part."""
 
+Rounds = dict[tuple[float, str], tuple[Floats, Ints]]
+"""By sampling temperature and part: log-odds of whole rounds and how many drafts of each were accepted."""
+
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -67,12 +73,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-async def record(options: argparse.Namespace, sign: str, folder: Path) -> Recorded:
+async def record(options: argparse.Namespace, sign: str, folder: Path) -> tuple[Recorded, Rounds]:
     """Continue every document at every temperature; judge all drafts of all of them by one sign."""
     prompts = held_out_prompts(options.tokens, options.model, options.documents, options.prompt)
     runners: list[WatchedRunner] = []
     config = EngineConfig(max_sequences=32, max_context=1024, prefix_cache=False, verify="all")
     recorded: Recorded = {}
+    rounds: dict[tuple[float, str], list[tuple[Floats, Ints]]] = defaultdict(list)
     opener = watched(model_opener(uncalibrated(options.model, sign, folder), "cpu"), runners)
     async with Engine.open(config=config, opener=opener) as engine:
         for source, documents in prompts.items():
@@ -82,7 +89,13 @@ async def record(options: argparse.Namespace, sign: str, folder: Path) -> Record
                     mine = documents[number :: len(PARTS)]
                     await asyncio.gather(*(engine.generate(ids, params) for ids in mine))
                     recorded[source, temperature, part] = judgements(runners[0].taken())
-    return recorded
+                    rounds[temperature, part].append(runners[0].taken_rounds())
+    return recorded, {key: _stacked(parts) for key, parts in rounds.items()}
+
+
+def _stacked(parts: list[tuple[Floats, Ints]]) -> tuple[Floats, Ints]:
+    filled = [(raw, accepted) for raw, accepted in parts if accepted.size]
+    return np.concatenate([raw for raw, _ in filled]), np.concatenate([accepted for _, accepted in filled])
 
 
 def joined(recorded: Recorded, part: str, temperature: float | None = None) -> Judgements:
@@ -131,10 +144,13 @@ def main(arguments: list[str] | None = None) -> None:
     fitted, checked = {}, {}
     for sign, fit in SIGNS.items():
         with tempfile.TemporaryDirectory() as folder:
-            recorded = asyncio.run(record(options, sign, Path(folder)))
+            recorded, rounds = asyncio.run(record(options, sign, Path(folder)))
         fitted[sign] = fit(joined(recorded, "fit"), places)
         checked[sign] = joined(recorded, "check")
         report(sign, recorded, fitted[sign])
+        for temperature in TEMPERATURES:
+            share = spared(*rounds[temperature, "check"], fitted[sign])
+            print(f"at temperature {temperature:g}, 99 % of the tokens per step spare {share:.1%} of drafts")
     draw(checked, fitted, options.picture)
     if options.write:
         store(options.model, fitted)

@@ -19,7 +19,7 @@ from stepahead.engine.backend import Backend, Opener
 from stepahead.engine.config import EngineConfig
 from stepahead.engine.model.runner import BatchLayout, Float32s, Runner, SamplePlan, StepPlan, StepResult
 
-from .calibration import Floats, Judgements
+from .calibration import Floats, Ints, Judgements
 
 
 class WatchedRunner(Runner):
@@ -31,11 +31,18 @@ class WatchedRunner(Runner):
         self._layouts: dict[int, BatchLayout] = {}
         self._said: dict[int, tuple[int, Float32s]] = {}  # slot -> its occupant, confidences of its drafts
         self._judged: list[tuple[int, float, bool]] = []
+        self._rounds: list[tuple[Float32s, int]] = []
 
     def taken(self) -> list[tuple[int, float, bool]]:
         """(place, confidence, accepted) of what was judged since the last call."""
         judged, self._judged = self._judged, []
         return judged
+
+    def taken_rounds(self) -> tuple[Floats, Ints]:
+        """Rounds whose drafts were all verified: log-odds `[rounds, drafts]`, and how many were accepted."""
+        rounds, self._rounds = self._rounds, []
+        said = np.array([chances for chances, _ in rounds], dtype=np.float64)
+        return _log_odds(said), np.array([accepted for _, accepted in rounds], dtype=np.int64)
 
     def launch_forward(self, plan: StepPlan) -> None:
         self._layouts[plan.step] = plan.layout
@@ -58,6 +65,8 @@ class WatchedRunner(Runner):
         return result
 
     def _judge(self, said: Float32s, accepted: int, verified: int) -> None:
+        if verified == len(said):
+            self._rounds.append((said, accepted))
         for place in range(min(accepted + 1, verified)):
             self._judged.append((place, float(said[place]), place < accepted))
 
@@ -80,9 +89,15 @@ def watched(opener: Opener, into: list[WatchedRunner]) -> Opener:
 
 
 def judgements(taken: Sequence[tuple[int, float, bool]]) -> Judgements:
-    said: Floats = np.array([t[1] for t in taken], dtype=np.float64).clip(2.0**-25, 1 - 2.0**-25)
     place = np.array([t[0] for t in taken], dtype=np.int64)
-    return Judgements(place, np.log(said) - np.log1p(-said), np.array([t[2] for t in taken], dtype=np.bool_))
+    said = np.array([t[1] for t in taken], dtype=np.float64)
+    return Judgements(place, _log_odds(said), np.array([t[2] for t in taken], dtype=np.bool_))
+
+
+def _log_odds(said: Floats) -> Floats:
+    bounded = said.clip(2.0**-25, 1 - 2.0**-25)
+    odds: Floats = np.log(bounded) - np.log1p(-bounded)
+    return odds
 
 
 def uncalibrated(model: Path, sign: str, folder: Path) -> Path:

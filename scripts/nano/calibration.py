@@ -128,6 +128,25 @@ def calibration_error(said: Floats, accepted: Bools) -> float:
     return sum(b.count * abs(b.said - b.happened) for b in bins) / total if total else 0.0
 
 
+def spared(raw_rounds_places: Floats, accepted: Ints, lines: Sequence[Line], kept: float = 0.99) -> float:
+    """Share of drafts that need no verification if so much of the tokens per step is to be kept.
+
+    Of whole rounds: log-odds of every draft, and how many were accepted. Drafts of least survival are left
+    out, as adaptive verification does; one threshold over all rounds, which is found by bisection.
+    """
+    line = np.array(lines)
+    survival = chances(raw_rounds_places * line[:, 0] + line[:, 1]).cumprod(axis=1)
+    wanted = kept * (accepted.size + accepted.sum())
+    thresholds = np.sort(survival, axis=None)
+    low, high = 0, thresholds.size  # the threshold `low` keeps enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        verified = (survival >= thresholds[middle]).sum(axis=1)
+        enough = accepted.size + np.minimum(accepted, verified).sum() >= wanted
+        low, high = (middle, high) if enough else (low, middle)
+    return float((survival < thresholds[low]).mean())
+
+
 def table(judged: Judgements, lines: Sequence[Line]) -> Iterator[str]:
     """Lines of a report: errors of every place before and after, how well it tells, then its bins after."""
     yield "place  drafts accepted  scale offset   said  after     ECE   after     AUC"
