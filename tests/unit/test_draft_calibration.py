@@ -79,9 +79,7 @@ def test_discrimination_is_how_often_the_better_draft_was_thought_better() -> No
 def test_spared_drafts_are_those_that_would_not_have_been_accepted() -> None:
     sure = np.array([[9.0, 9.0, -9.0], [9.0, -9.0, -9.0], [-9.0, 9.0, 9.0]])
     plain = [(1.0, 0.0)] * 3
-    assert spared(sure, np.array([2, 1, 0]), plain) == pytest.approx(
-        6 / 9
-    )  # all behind a -9, too
+    assert spared(sure, np.array([2, 1, 0]), plain) == pytest.approx(6 / 9)  # all behind a -9, too
     assert spared(sure, np.array([3, 3, 3]), plain) < 1 / 9 + 1e-9  # none can be left out
     assert spared(sure, np.array([3, 3, 3]), plain, kept=0.5) > 0.5
 
