@@ -75,9 +75,18 @@ def test_steps_correct_what_a_row_and_what_a_step_cost() -> None:
 
 def test_few_steps_correct_nothing() -> None:
     model = CostModel(LINE, 200)
-    for rows in range(1, 1 + STEPS_BETWEEN):
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128):
         observe(model, rows, 1, 99.0, ENOUGH - 1, drafts=False)
+    model.correct()
     assert model.step(51, 1, drafting=False) == pytest.approx(1.5)
+
+
+def test_totals_that_differ_by_a_few_rows_are_one_kind() -> None:
+    """Adaptive totals seldom come twice, and must teach all the same."""
+    model = CostModel(LINE, 200)
+    for rows in range(97, 97 + STEPS_BETWEEN // 4):
+        model.observe(rows, 20, 3 * (1.0 + 0.01 * (rows - 1)), drafting=False)
+    assert model.step(100, 20, drafting=False) == pytest.approx(3 * 1.99, rel=0.02)
 
 
 def test_a_curve_from_a_busy_machine_shrinks_as_a_whole() -> None:
@@ -102,8 +111,8 @@ def test_drafting_is_what_steps_with_drafts_take_more() -> None:
 
 def test_kinds_of_steps_are_bounded_and_large_ones_ignored() -> None:
     model = CostModel(LINE, 4000)
-    for rows in range(1, 3 * MOST_KINDS):
-        model.observe(rows, 1, 1.0, drafting=False)
+    for sequences in range(1, 3 * MOST_KINDS):
+        model.observe(1000, sequences, 1.0, drafting=False)
     assert len(model._seen) == MOST_KINDS
     model.observe(10**9, 1, 1.0, drafting=False)
     assert model.step(10**9, 1, drafting=False) > 0
