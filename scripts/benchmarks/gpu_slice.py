@@ -51,8 +51,10 @@ class Timed:
 
 def run(arguments: argparse.Namespace) -> None:
     begin = time.perf_counter()
-    steps = [(batch, context, 1) for context in arguments.context for batch in arguments.batch]
-    steps += [(1, context, PREFILL_ROWS) for context in arguments.prefill]
+    decodes = [(batch, context, 1) for context in arguments.context for batch in arguments.batch]
+    prompts = [(1, context, PREFILL_ROWS) for context in arguments.prefill]
+    # Prompts early: the largest caches come last, and a run may be cut off.
+    steps = [*decodes[: len(arguments.batch)], *prompts, *decodes[len(arguments.batch) :]]
     if arguments.warm:
         compile_steps(steps)
         print(f"kernels of {len(steps)} steps compiled in {time.perf_counter() - begin:.1f} s")
