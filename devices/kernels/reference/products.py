@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..quantized import Weight, plain
-from .norm import wide_dtype
+from . import norm
 
 
 def linear(x: Tensor, weight: Weight) -> Tensor:
@@ -35,10 +35,4 @@ def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
 
 def wide_linear(x: Tensor, weight: Weight) -> Tensor:
     """`x @ weight.T` with sums and result in the wide type of `x`, also where `x` and `weight` are narrow."""
-    wide = wide_dtype(x.dtype)
-    weight = plain(weight, wide)
-    if x.dtype == wide and weight.dtype == wide:
-        return functional.linear(x, weight)
-    if x.device.type == "cuda" and x.dtype == weight.dtype and x.dim() == 2:
-        return torch.mm(x, weight.t(), out_dtype=wide)
-    return functional.linear(x.to(wide), weight.to(wide))
+    return norm.wide_linear(x, plain(weight, norm.wide_dtype(x.dtype)))
