@@ -21,7 +21,9 @@ def stored(out: int, columns: int, device: torch.device) -> QuantizedWeight:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("rows", "out", "columns"), [(1, 64, 96), (11, 96, 2048), (40, 64, 256), (0, 32, 32)])
+@pytest.mark.parametrize(
+    ("rows", "out", "columns"), [(1, 64, 96), (11, 96, 2048), (40, 64, 256), (0, 32, 32)]
+)
 def test_a_product_matches_its_twin(
     rows: int, out: int, columns: int, dtype: torch.dtype, device: torch.device
 ) -> None:

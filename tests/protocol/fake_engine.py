@@ -12,6 +12,7 @@ import numpy as np
 
 import stepahead
 from stepahead import Delta, FinishReason, Health, HealthState, SamplingParams, Stats, TokenLogprob, Usage
+from stepahead.engine.speculation_stats import SpeculationStats
 from stepahead.engine.text.tokenizer import Tokenizer
 from stepahead.engine.timings import Histogram, Timings
 
@@ -151,4 +152,5 @@ class FakeEngine:
             **{name: Histogram(bounds=(1.0,), counts=(0, 0), total=0.0) for name in Timings.__struct_fields__}
         )
         numbers = dict.fromkeys(Stats.__struct_fields__, 0)
-        return Stats(**numbers | {"mailboxes": {}, "timings": timings})  # type: ignore[arg-type]
+        structs = {"mailboxes": {}, "timings": timings, "speculation": SpeculationStats(), "graphs": None}
+        return Stats(**numbers | structs)  # type: ignore[arg-type]
