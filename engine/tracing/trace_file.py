@@ -36,6 +36,7 @@ class TraceFile:
         self.truncated = False
         self.error: Exception | None = None
         self._write(encoder.head(facts))
+        self.flush()  # a file that is there is a trace, however early somebody looks or everything ends
 
     def write(self, records: list[Record]) -> None:
         if self._room > 0:

@@ -293,3 +293,11 @@ def test_decoding_uses_exactly_the_written_fields(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", ScriptedEngine().run(3))
     known = {field.name for field in msgspec.structs.fields(type(next(iter(events(path)))))}
     assert {key for event in _parsed(path) for key in event} <= known
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_a_file_is_a_trace_from_the_moment_it_is_there(tmp_path: Path, name: str) -> None:
+    file = TraceFile(tmp_path / name, Encoder(0, detail=1), {"device": "none"})
+    assert not read_trace(tmp_path / name).complete
+    file.close(1)
+    assert read_trace(tmp_path / name).complete
