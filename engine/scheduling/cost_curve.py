@@ -4,9 +4,9 @@ Whether a draft pays depends on how much longer one more row makes the step, and
 magnitude between a GPU whose captured step has room and a CPU that pays for every row. So it is measured: a
 few sizes at start-up, with short contexts. What grows later (context, sampling, the host's share) is learned
 from the steps themselves. All that is known of a step is how long it took as a whole, so the difference to
-the curve is explained by seconds a row and seconds a step at so many sequences; where steps are shorter than
-the curve, which was measured on a machine that was busy just then, all of it shrinks by one factor. All three
-are medians, and medians of medians: one step that waited for a page fault or a neighbour changes nothing.
+the curve is explained by a factor, since a machine that is busy is slow for every row, then by seconds a row
+and by seconds a step at so many sequences. All three are medians, and medians of medians: one step that
+waited for a page fault or a neighbour changes nothing.
 
 Rejected: a curve of observed times alone, which knows nothing of sizes that were never tried, and these are
 just the sizes to be judged; least squares, which follows every outlier.
@@ -109,7 +109,7 @@ class CostModel:
         self._base = curve.table(self._most)
         self._table = self._base
         self._numbers: Float64s = np.arange(self._most + 1, dtype=np.float64)
-        self.scale = 1.0  # of the curve, at most 1
+        self.scale = 1.0  # of the curve
         self.slope = 0.0  # seconds a row on top of that
         self._overheads: dict[int, float] = {}  # by sequences
         self._overhead = 0.0  # where nothing is known of so many sequences
@@ -205,7 +205,9 @@ class CostModel:
             return
         plain = {kind: seconds for kind, seconds in typical.items() if not kind[2]}
         curve = {kind: self._curve_of(kind) for kind in typical}
-        self.scale = min(1.0, median(seconds / curve[kind] for kind, seconds in (plain or typical).items()))
+        self.scale = median(seconds / curve[kind] for kind, seconds in (plain or typical).items())
+        if not plain:
+            self.scale = min(self.scale, 1.0)  # drafts are to blame until a plain step is seen
         residuals: dict[int, list[tuple[int, float]]] = {}
         left = {kind: seconds - self.scale * curve[kind] for kind, seconds in typical.items()}
         for kind, rest in left.items():

@@ -63,8 +63,7 @@ def test_steps_correct_what_a_row_and_what_a_step_cost() -> None:
         observe(model, rows, 10, truth(rows) + 0.19, 8, drafts=True)
         model.observe(rows, 10, 50.0, drafting=True)  # a page fault
     observe(model, 10, 10, truth(10), 9, drafts=False)
-    assert model.slope == pytest.approx(0.005)
-    assert model.scale == 1.0
+    assert model.scale * 0.01 + model.slope == pytest.approx(0.015)
     learned = [model.step(rows, 10, drafting=False) for rows in (10, 35, 60)]
     assert learned == pytest.approx([truth(rows) for rows in (10, 35, 60)])
     assert model.step(30, 10, drafting=True) == pytest.approx(truth(30) + 0.19)
@@ -79,6 +78,14 @@ def test_few_steps_correct_nothing() -> None:
         observe(model, rows, 1, 99.0, ENOUGH - 1, drafts=False)
     model.correct()
     assert model.step(51, 1, drafting=False) == pytest.approx(1.5)
+
+
+def test_a_machine_that_slows_down_is_slower_for_every_row() -> None:
+    """Only plain steps are seen: what they take too long, drafts would take too long as well."""
+    model = CostModel(LINE, 200)
+    observe(model, 10, 10, 2 * 1.09, STEPS_BETWEEN, drafts=False)
+    assert model.step(60, 10, drafting=False) == pytest.approx(2 * 1.59)
+    assert model.step(60, 10, drafting=True) == pytest.approx(2 * (1.59 + 0.19))
 
 
 def test_totals_that_differ_by_a_few_rows_are_one_kind() -> None:
