@@ -245,6 +245,7 @@ def open_sublayer(
 
 
 EARLY_START = False
+"""Off until `tune_streams.py early` has shown on a card what it gains."""
 
 
 @cache
