@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..runner import Int32s
 from .config import ModelConfig
 from .numerics import Numerics
 from .roles import LayerRole, layer_roles
@@ -107,6 +108,21 @@ def stored_state_bytes(config: ModelConfig, numerics: Numerics) -> int:
     windows = len(roles) * window_ring(config) * config.head_dim * numerics.dtype.itemsize
     groups = sum(group_ring(config, r.ratio) for r in roles if r.is_kv_source and r.ratio > 1)
     return windows + groups * 2 * config.head_dim * numerics.wide.itemsize
+
+
+def independent_copies(copies: Int32s) -> list[Int32s]:
+    """Copies `[n, 2]` of (source, destination), in runs that `copy_state_` may make at once, since it reads
+    all before it writes any: nobody reads or writes what an earlier one of the run writes. A copy is two
+    launches a layer, alone or among others, and most steps of many sequences have a few.
+    """
+    runs: list[Int32s] = []
+    begin, written = 0, set[int]()
+    for place, (source, destination) in enumerate(copies.tolist()):
+        if source in written or destination in written:
+            runs.append(copies[begin:place])
+            begin, written = place, set()
+        written.add(destination)
+    return [*runs, copies[begin:]] if len(copies) else []
 
 
 def copy_state_(config: ModelConfig, caches: Caches, source: Tensor, destination: Tensor) -> None:

@@ -34,7 +34,14 @@ from ..runner import (
 )
 from ..step_trials import decode_step
 from .batch import Batch
-from .caches import CacheShape, backtracking, copy_state_, stored_block_bytes, stored_state_bytes
+from .caches import (
+    CacheShape,
+    backtracking,
+    copy_state_,
+    independent_copies,
+    stored_block_bytes,
+    stored_state_bytes,
+)
 from .captured import CapturedDecode, CaptureKey
 from .choosing import Drawn, ForwardResult
 from .config import ModelConfig
@@ -248,9 +255,10 @@ class V41Runner(Runner):
         self._results[step.step] = self._start_result(step, forward, drawn)
 
     def _copy_states(self, copies: np.ndarray) -> None:
-        """One after another: a save may read the slot that a later restore overwrites."""
-        for source, destination in to_device(copies.astype(np.int64), self._model.device):
-            copy_state_(self._model.config, self._caches, source.view(1), destination.view(1))
+        """As if one after another: a save may read the slot that a later restore overwrites."""
+        for together in independent_copies(copies):
+            source, destination = to_device(together.astype(np.int64), self._model.device).unbind(1)
+            copy_state_(self._model.config, self._caches, source, destination)
 
     def _update_tables(self, updates: np.ndarray) -> None:
         if updates.size:
