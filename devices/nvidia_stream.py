@@ -30,6 +30,10 @@ NAME = "the CUDA device"
 _RAISE = 2
 """Of torch's synchronisation debug modes: raise."""
 
+_SPARE: dict[tuple[int, int], list[torch.cuda.Stream]] = {}
+"""Streams whose device was closed, by card and priority, to be used again. The matrix library keeps a
+workspace for every stream it has seen until the process ends, and every engine would leave one behind."""
+
 
 class NvidiaStream(Stream):
     """One CUDA stream with its marks, its watcher and its clock."""
@@ -38,7 +42,9 @@ class NvidiaStream(Stream):
         import torch
 
         self._name, self._index, self._guard = name, index, guard
-        self.cuda: torch.cuda.Stream = torch.cuda.Stream(index, priority=-1 if high_priority else 0)
+        self._kind = index, -1 if high_priority else 0
+        spare = _SPARE.get(self._kind)
+        self.cuda = spare.pop() if spare else torch.cuda.Stream(index, priority=self._kind[1])
         self._library = torch.cuda
         self._normal = torch.cuda.get_sync_debug_mode()
         self._serial = 0
@@ -107,6 +113,10 @@ class NvidiaStream(Stream):
 
     def close(self, seconds: float) -> None:
         """Refuses work, waits for what runs so long at most, settles all tickets. On the loop's thread."""
+        if self._error is None:
+            _SPARE.setdefault(self._kind, []).append(
+                self.cuda
+            )  # who gets it next runs behind what still runs
         self._error = self._error or closed_error(NAME)
         if self._watcher is not None:
             self._watcher.stop(seconds)
