@@ -58,8 +58,8 @@ class ResultColumns:
         logprobs = top = ids = None
         if more >= 0:
             logprobs = columns.take(reach).view(np.float32)
-            top = columns.take(reach * more).view(np.float32).reshape(-1, reach, more)
-            ids = columns.take(reach * more).reshape(-1, reach, more)
+            top = columns.take(reach * more).view(np.float32).reshape(len(rows), reach, more)
+            ids = columns.take(reach * more).reshape(len(rows), reach, more)
         return StepResult(
             step=step,
             tokens=tokens,
