@@ -209,10 +209,7 @@ class V41Runner(Runner):
             graphs.sample(step, key)
             self._results[step.step] = lambda: graphs.collect(step)
             return
-        forward = graphs.forwarded(self._place(step))
-        drawn = self._chooser.choose(forward, plan)
-        self._chooser.advance(forward, drawn)
-        self._sampled.append((step, forward, drawn))
+        self._draw(step, graphs.forwarded(self._place(step)), plan)
         self._draft()
 
     @torch.inference_mode()
@@ -222,8 +219,7 @@ class V41Runner(Runner):
 
     @torch.inference_mode()
     def _fix_up(self, plan: StepPlan) -> None:
-        self._copy_states(plan.state_copies)
-        self._update_tables(plan.table_updates)
+        self._update_slots(plan)
         placed = self._place(plan)
         if plan.redeal:
             placed = redealt(placed, self._state, self._tables.most_drafts)
@@ -243,6 +239,9 @@ class V41Runner(Runner):
     def _sample(self, plan: SamplePlan) -> None:
         step, forward = self._forwarded.popleft()
         self._tables.update(plan.updates, plan.edits)
+        self._draw(step, forward, plan)
+
+    def _draw(self, step: StepPlan, forward: ForwardResult, plan: SamplePlan) -> None:
         drawn = self._chooser.choose(forward, plan)
         self._chooser.advance(forward, drawn)
         self._sampled.append((step, forward, drawn))
