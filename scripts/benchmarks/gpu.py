@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement (0.5)")
     parser.add_argument("--context", type=int, default=8192, help="max_context of the engines (8192)")
+    parser.add_argument("--kv-blocks", type=int, help="of the caches (what memory leaves)")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--reference", action="store_true", help="plain torch, no kernels of ours")
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="JSON of `pareto`, for `chart`")
@@ -70,6 +71,7 @@ def knobs(arguments: argparse.Namespace, sequences: int, **changed: Any) -> Engi
         "max_sequences": sequences,
         "max_step_rows": max(2048, 6 * sequences),
         "max_context": arguments.context,
+        "kv_blocks": arguments.kv_blocks,
         "dtype": arguments.dtype,
         "draft_tokens": arguments.drafts,
         "trace_steps": 1024,

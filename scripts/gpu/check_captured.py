@@ -146,7 +146,11 @@ def main() -> int:
     arguments = parser.parse_args()
     device = NvidiaDevice()
     config = EngineConfig(
-        max_sequences=arguments.sequences, max_context=1024, max_step_rows=512, dtype=arguments.dtype
+        max_sequences=arguments.sequences,
+        max_context=1024,
+        max_step_rows=512,
+        kv_blocks=512,
+        dtype=arguments.dtype,
     )
     described = describe(BUILT_IN, numerics_for(device.torch_device, config.dtype))
     runner = open_sized_runner(described, lambda free: runner_shape(config, described.facts, free), device)

@@ -45,6 +45,7 @@ async def generate(device: str, texts: Sequence[str], arguments: argparse.Namesp
         max_sequences=arguments.sequences,
         max_step_rows=2048,
         max_context=1024,
+        kv_blocks=1024,
         dtype="float32",
         verify="all",
     )
@@ -95,7 +96,7 @@ def compare(texts: Sequence[str], card: list[tuple[int, ...]], cpu: list[tuple[i
 
 async def check_cancelling(arguments: argparse.Namespace) -> int:
     """Streams left in the middle give back their slots and blocks; the engine goes on."""
-    config = EngineConfig(max_sequences=arguments.sequences, max_context=1024, verify="all")
+    config = EngineConfig(max_sequences=arguments.sequences, max_context=1024, kv_blocks=1024, verify="all")
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     async with Engine.open(config=config, device="cuda") as engine:
 
@@ -129,7 +130,7 @@ def used_bytes() -> int:
 
 async def check_closing(arguments: argparse.Namespace) -> int:
     """Opening and closing again and again leaves neither threads nor memory."""
-    config = EngineConfig(max_sequences=8, max_context=1024, graph_sequences=4, verify="all")
+    config = EngineConfig(max_sequences=8, max_context=1024, kv_blocks=128, graph_sequences=4, verify="all")
     seen = []
     for _ in range(3):
         async with Engine.open(config=config, device="cuda") as engine:

@@ -44,6 +44,7 @@ async def answers(device: str) -> tuple[list[Completion], list[Completion], floa
         dtype="float32",
         max_sequences=32,
         max_context=512,
+        kv_blocks=256,
         cost_folder=None,
         graph_sequences=0,
     )

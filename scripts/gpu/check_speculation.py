@@ -22,7 +22,11 @@ async def main(arguments: argparse.Namespace) -> None:
     counts = [int(count) for count in arguments.sequences.split(",")]
     most = max(counts)
     config = EngineConfig(
-        max_sequences=most, max_context=1024, max_step_rows=max(512, 6 * most), cost_folder=None
+        max_sequences=most,
+        max_context=1024,
+        max_step_rows=max(512, 6 * most),
+        kv_blocks=2048,
+        cost_folder=None,
     )
     began = time.perf_counter()
     async with Engine.open(config=config, device=arguments.device) as engine:
