@@ -28,13 +28,17 @@ def operations_for(capabilities: Capabilities, dtype: torch.dtype, quantized: bo
         return REFERENCE
     if quantized and dtype != torch.bfloat16:
         return REFERENCE
-    return triton_operations(dtype)
+    return triton_operations(dtype, capabilities.architecture)
 
 
-def triton_operations(dtype: torch.dtype) -> Operations:
-    """The Triton set where it can serve: the package is installed and sums in float32 are wide enough."""
+def triton_operations(dtype: torch.dtype, architecture: tuple[int, int] = OLDEST_ARCHITECTURE) -> Operations:
+    """The Triton set where it can serve: the package is installed and sums in float32 are wide enough. Where
+    a library has a better kernel for the architecture, the set has that.
+    """
     if dtype not in (torch.float32, torch.bfloat16) or find_spec("triton") is None:
         return REFERENCE
+    from .triton.flash_attention import FlashOperations, flash_kernel
     from .triton.operations import TRITON
 
-    return TRITON
+    kernel = flash_kernel(architecture) if dtype == torch.bfloat16 else None
+    return TRITON if kernel is None else FlashOperations(kernel)

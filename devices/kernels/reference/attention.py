@@ -50,6 +50,11 @@ class KeyIndex:
         return self._own if self.repeats == 1 else self._own.repeat_interleave(self.repeats, dim=0)
 
     @cached_property
+    def narrow(self) -> Tensor:
+        """The places in 32 bits, contiguous."""
+        return self.places.to(torch.int32).contiguous()
+
+    @cached_property
     def once(self) -> KeyIndex:
         """The index of the rows that are not repeated."""
         return self if self.repeats == 1 else KeyIndex(self._own, self._wide)
