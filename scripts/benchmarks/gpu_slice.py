@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     # Prompts early: the largest caches come last, and a run may be cut off.
     steps = [*decodes[: len(arguments.batch)], *prompts, *decodes[len(arguments.batch) :]]
     if arguments.warm:
-        compile_steps(steps)
+        compile_steps(steps, parity() if arguments.parity else exact(BF16))
         print(f"kernels of {len(steps)} steps compiled in {time.perf_counter() - begin:.1f} s")
         return
     ceilings = measure_ceilings()
@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     config = slice_config()
     weights = slice_weights(config)
     numerics = parity() if arguments.parity else exact(BF16)
-    model = Model(config, weights, numerics, operations=triton_operations(BF16))
+    operations = triton_operations(BF16, torch.cuda.get_device_capability())
+    model = Model(config, weights, numerics, operations=operations)
     print(f"{len(KINDS)} layers ({', '.join(KINDS)}), {weight_bytes(weights) / 1e9:.1f} GB of weights, "
           f"{numerics}, operations '{model.operations.name}', built in {time.perf_counter() - begin:.1f} s",
           flush=True)  # fmt: skip

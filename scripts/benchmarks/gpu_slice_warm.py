@@ -17,7 +17,7 @@ import torch
 from stepahead.devices.kernels.selection import triton_operations
 from stepahead.engine.model.v41.caches import CacheShape
 from stepahead.engine.model.v41.model import Model
-from stepahead.engine.model.v41.numerics import exact
+from stepahead.engine.model.v41.numerics import Numerics
 from stepahead.engine.model.v41.rows import BLOCK_TOKENS
 
 from . import gpu_slice_model as slice_model
@@ -28,18 +28,20 @@ Step = tuple[int, int, int]
 META = torch.device("meta")
 
 
-def compile_steps(steps: Sequence[Step], processes: int | None = None) -> None:
+def compile_steps(steps: Sequence[Step], numerics: Numerics, processes: int | None = None) -> None:
     """Fill the compiler's cache with the kernels of `steps`."""
     count = processes or min(16, os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_compile_share, args=(steps, rank, count)) for rank in range(count)]
+    workers = [
+        context.Process(target=_compile_share, args=(steps, numerics, rank, count)) for rank in range(count)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
 
 
-def _compile_share(steps: Sequence[Step], rank: int, count: int) -> None:
+def _compile_share(steps: Sequence[Step], numerics: Numerics, rank: int, count: int) -> None:
     requests: set[str] = set()
 
     def request(kernel: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -49,14 +51,14 @@ def _compile_share(steps: Sequence[Step], rank: int, count: int) -> None:
             if len(requests) % count == rank:
                 kernel.warmup(*arguments, **keywords)
 
-    for_every_launch(steps, request)
+    for_every_launch(steps, numerics, request)
 
 
 def _described(argument: object) -> str:
     return str(argument.dtype) if isinstance(argument, torch.Tensor) else repr(argument)
 
 
-def for_every_launch(steps: Sequence[Step], request: Any) -> None:
+def for_every_launch(steps: Sequence[Step], numerics: Numerics, request: Any) -> None:
     """Walk through `steps` without memory, calling `request(kernel, arguments, keywords)` for each launch."""
     from triton.runtime.jit import JITFunction
 
@@ -69,12 +71,12 @@ def for_every_launch(steps: Sequence[Step], request: Any) -> None:
 
     JITFunction.run = run
     try:
-        _walk(steps)
+        _walk(steps, numerics)
     finally:
         JITFunction.run = original
 
 
-def _walk(steps: Sequence[Step]) -> None:
+def _walk(steps: Sequence[Step], numerics: Numerics) -> None:
     from . import gpu_slice
 
     slice_model.DEVICE = gpu_slice.DEVICE = META
@@ -82,7 +84,7 @@ def _walk(steps: Sequence[Step]) -> None:
     model = Model(
         config,
         slice_model.slice_weights(config),
-        exact(torch.bfloat16),
+        numerics,
         operations=triton_operations(torch.bfloat16),
     )
     for batch, context, chunk in steps:

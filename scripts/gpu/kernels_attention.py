@@ -20,6 +20,7 @@ from stepahead.devices.kernels.reference.attention import KeyIndex
 from stepahead.devices.kernels.reference.rows import lay_rows, uniform_tiles
 from stepahead.devices.kernels.reference.step_index import StepShape, StepTables
 from stepahead.devices.kernels.triton import attention, latents, step_index
+from stepahead.devices.kernels.triton.flash_attention import attend_by, flash_kernel
 
 LIMITS = {torch.float32: 3e-6, torch.bfloat16: 1.2e-2}
 
@@ -90,6 +91,28 @@ def attend_row(size: Size, rows: int, dtype: torch.dtype, rounded: bool, small: 
         twin=partial(run, reference.attend, query.clone()) if rows <= 64 else None,
         small=small,
     )
+
+
+def library_row(rows: int) -> Row:
+    """FlashMLA's kernel between ours that turn and join, beside ours alone (as the twin's time)."""
+    kernel = flash_kernel(torch.cuda.get_device_capability())
+    assert kernel is not None
+    size, slots, dtype = REAL, max(4096, rows * 2), torch.bfloat16
+    pools = [torch.randn(slots, size.dim, device=DEVICE).to(dtype) for _ in range(2)]
+    query = torch.randn(rows, size.heads, size.dim, device=DEVICE).to(dtype)
+    turns, sink = turns_of(rows, size.rotary), torch.randn(size.heads, device=DEVICE)
+    window = KeyIndex(places_of(rows, size.window, slots), torch.float32)
+    entries = KeyIndex(places_of(rows, size.entries, slots), torch.float32)
+    entries.places[0, size.entries // 3 :] = entries.places[1] = -1
+    arguments = (query, turns, pools[0], window, pools[1], entries, sink, size.dim**-0.5)
+    ours = partial(attention.attend, *arguments, round_probabilities=True)
+    theirs = partial(attend_by, kernel, *arguments)
+    keys = size.window + size.entries
+    return measured(
+        "attend, FlashMLA", f"{size.name} rows {rows}", relative_error(theirs(), ours()), LIMITS[dtype],
+        [theirs], dtype=dtype, moved_bytes=2 * moved(query) + rows * keys * size.dim * 2,
+        flops=4 * rows * keys * size.heads * size.dim, twin=ours,
+    )  # fmt: skip
 
 
 def step_rows(size: Size, rows: int, dtype: torch.dtype, small: bool) -> list[Row]:
@@ -164,4 +187,6 @@ def run(small: bool) -> list[Row]:
         rows.append(attend_row(REAL, count, torch.bfloat16, True, small))
     rows.append(attend_row(REAL, 2, torch.bfloat16, False, small))
     rows += step_rows(REAL, 3 if small else 64, torch.bfloat16, small)
+    if not small and flash_kernel(torch.cuda.get_device_capability()) is not None:
+        rows += [library_row(count) for count in (1, 64, 128, 256, 1024, 4096)]
     return rows
