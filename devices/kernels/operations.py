@@ -18,6 +18,7 @@ from .reference import (
     decode_rows,
     engram,
     experts,
+    fix_ups,
     hyper_connections,
     indexer,
     latents,
@@ -51,6 +52,8 @@ class Operations:
     contract = staticmethod(hyper_connections.contract)
     expand = staticmethod(hyper_connections.expand)
 
+    open_state_pools = staticmethod(fix_ups.open_state_pools)
+    fix_up_ = staticmethod(fix_ups.fix_up_)
     deal_lengths = staticmethod(dealing.deal_lengths)
     lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepahead.engine.model.v41.caches import copy_state_, group_ring, window_ring
+from stepahead.engine.model.v41.caches import group_ring, state_rings, window_ring
 from stepahead.engine.model.v41.rows import BLOCK_TOKENS
 
 from .fast_path import FastModel, Session
@@ -48,8 +48,8 @@ def test_invariant_13_restart_from_blocks_and_producer_windows_equals_a_cold_tru
     donor = model.fresh_session(prompt_length=PROMPT)
     donor.feed_in_chunks(tokens[:BLOCK_TOKENS], [50])
     restarted = donor.branch(BLOCK_TOKENS)
-    source, destination = torch.tensor([donor.slot]), torch.tensor([restarted.slot])
-    copy_state_(model.config, model.caches, source, destination)
+    for ring in state_rings(model.config, model.caches):
+        ring[restarted.slot] = ring[donor.slot]
     _poison_windows(model, restarted, BOUNDARY_LAYER)
     _overwrite_groups(model, restarted)
     # The donor goes on with another text: what the restarted sequence uses must be its own.

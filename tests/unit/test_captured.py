@@ -7,10 +7,12 @@ as that work reads fixed buffers and asks for no value; the second is checked op
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ from stepahead.devices.kernels.operations import REFERENCE, Operations
 from stepahead.engine.model.hashed import HashedModel
 from stepahead.engine.model.runner import StepPlan
 from stepahead.engine.model.step_trials import decode_step
+from stepahead.engine.model.v41.caches import state_rings
 from stepahead.engine.model.v41.dealing import deal, deal_on_device, survivals
 from stepahead.engine.model.v41.model import Model
 from stepahead.engine.model.v41.numerics import exact
@@ -183,22 +186,107 @@ def test_what_is_captured_asks_for_no_value() -> None:
     assert runner.captured.graphs == 2 * 4 + len({1, 2, 4, 6, 8, 12})
 
 
-def test_a_steady_step_copies_nothing_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only another layout object, or another will to deal, is copied."""
-    shape = shape_for(PLANNER, graph_sequences=2, graphs_dealt=True, draft_tokens=5)
-    facts = model_facts(model().config, model().numerics)
-    runner = V41Runner(model(), facts, shape, ReplayingDevice())
+def opened(sequences: int = 2) -> V41Runner:
+    shape = shape_for(PLANNER, graph_sequences=sequences, graphs_dealt=True, draft_tokens=5)
+    runner = V41Runner(model(), model_facts(model().config, model().numerics), shape, ReplayingDevice())
     runner.capture()
-    graphs, given = runner._graphs, list[bool]()
+    return runner
+
+
+def with_fix_ups(
+    plan: StepPlan, copies: Sequence[Sequence[int]] = (), entries: Sequence[Sequence[int]] = ()
+) -> StepPlan:
+    return msgspec.structs.replace(
+        plan,
+        state_copies=np.array(copies, dtype=np.int32).reshape(-1, 2),
+        table_updates=np.array(entries, dtype=np.int32).reshape(-1, 3),
+    )
+
+
+def test_a_steady_step_copies_nothing_to_the_device() -> None:
+    """What is copied: another layout object, another will to deal, fix-ups, and after those that there are
+    none."""
+    runner = opened()
+    graphs = runner._graphs
     assert graphs is not None
-    monkeypatch.setattr(graphs._buffers, "give", lambda layout, redeal: given.append(redeal))
-    plan, _ = decode_step(shape, 2, 12, drafts=True)
-    other, _ = decode_step(shape, 2, 12, drafts=True)
-    for step in (plan, plan, msgspec.structs.replace(plan, redeal=True), plan, plan, other):
-        key = graphs.key_of(step)
+    plan, _ = decode_step(runner.shape, 2, 12, drafts=True)
+    other, _ = decode_step(runner.shape, 2, 12, drafts=True)
+    dealt = msgspec.structs.replace(plan, redeal=True)
+    some = with_fix_ups(plan, entries=[[1, 0, 3]])
+    copies = list[bool]()
+    for step in (plan, plan, dealt, plan, plan, some, some, plan, plan, other):
+        key, turn = graphs.key_of(step), graphs._buffers._turn
         assert key is not None
         graphs.forward(step, key)
-    assert given == [False, True, False, False]
+        copies.append(graphs._buffers._turn != turn)
+    assert copies == [True, False, True, True, False, True, True, True, False, True]
+
+
+LIVE, KEPT = 3, 7
+"""Neither in the steps below: a sequence's slot that sits them out, and snapshots from here on."""
+
+FIX_UPS: dict[str, tuple[list[list[int]], list[list[int]], bool]] = {
+    "none": ([], [], True),
+    "a save": ([[1, KEPT]], [], True),
+    "a slot saved, then restored": ([[LIVE, KEPT], [KEPT + 1, LIVE]], [[LIVE, 0, 5], [LIVE, 1, 4]], True),
+    "one copy needs another": ([[LIVE, KEPT], [KEPT, KEPT + 1]], [[LIVE, 1, 5]], False),
+    "more copies than there is room": ([[LIVE, KEPT + i] for i in range(3)], [[LIVE, 1, 5]], False),
+    "more entries than there is room": ([[LIVE, KEPT]], [[LIVE + i // 2, i % 2, 1 + i] for i in range(5)], False),
+}
+
+
+@pytest.mark.parametrize("case", FIX_UPS)
+@pytest.mark.parametrize("eager", [False, True])
+@torch.inference_mode()
+def test_fix_ups_come_before_the_forward_and_once(case: str, eager: bool) -> None:
+    copies, entries, inside = FIX_UPS[case]
+    runner = opened()
+    graphs = runner._graphs
+    assert graphs is not None
+    runner._graphs = None if eager else graphs
+    generator = torch.Generator().manual_seed(0)
+    rings = state_rings(model().config, runner._caches)
+    for ring in rings:
+        ring.copy_(torch.randn(ring.shape, generator=generator))
+    expected, table = [ring.clone() for ring in rings], runner._state.table.clone()
+    for source, destination in copies:
+        for ring in expected:
+            ring[destination] = ring[source]
+    for slot, column, block in entries:
+        table[slot, column] = block
+    plan, _ = decode_step(runner.shape, 2, 12, drafts=True)
+    fixed = with_fix_ups(plan, copies, entries)
+    assert graphs.fixes(fixed) == inside
+    idle = list(range(3, rings[0].shape[0]))
+    for step in (fixed, plan):  # the second one must not make them again
+        runner.launch_forward(step)
+        assert torch.equal(runner._state.table, table)
+        for ring, wanted in zip(rings, expected, strict=True):
+            assert torch.equal(ring[idle], wanted[idle])
+        for tensor in (*rings, *expected):
+            tensor[LIVE] = 7.0
+
+
+@torch.inference_mode()
+def test_a_step_reads_the_table_it_was_given() -> None:
+    """And the state restored for it: logits are those of an eager step."""
+    logits = []
+    for eager in (False, True):
+        runner = opened()
+        generator = torch.Generator().manual_seed(0)
+        for pool in (*state_rings(model().config, runner._caches), *runner._caches.entries.values()):
+            pool.copy_(torch.randn(pool.shape, generator=generator))
+        runner._state.position[1:3] = 140
+        runner._graphs = None if eager else runner._graphs
+        plan, _ = decode_step(runner.shape, 2, 12, drafts=True)
+        plan = msgspec.structs.replace(plan, first_positions=plan.first_positions + 140)
+        entries = [[slot, column, 2 * slot + column] for slot in (1, 2) for column in (0, 1)]
+        runner.launch_forward(with_fix_ups(plan, [[KEPT, 1]], entries))
+        graphs = runner._graphs
+        logits.append(
+            graphs._buffers.logits[:12].clone() if graphs else runner._forwarded.popleft()[1].logits
+        )
+    assert torch.equal(*logits)
 
 
 def test_dealing_without_the_host_is_dealing_with_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepahead.engine.model.v41.caches import independent_copies
+from stepahead.engine.model.v41.fix_ups import independent_copies
 
 SLOTS = st.integers(0, 5)
 

@@ -9,6 +9,7 @@ from . import (
     decode_rows,
     engram,
     experts,
+    fix_ups,
     hyper_connections,
     indexer,
     latents,
@@ -49,6 +50,8 @@ class TritonOperations(Operations):
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
 
+    open_state_pools = staticmethod(fix_ups.open_state_pools)
+    fix_up_ = staticmethod(fix_ups.fix_up_)
     deal_lengths = staticmethod(dealing.deal_lengths)
     lay_decode = staticmethod(decode_rows.lay_decode)
     index_step = staticmethod(step_index.index_step)

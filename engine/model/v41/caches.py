@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..runner import Int32s
 from .config import ModelConfig
 from .numerics import Numerics
 from .roles import LayerRole, layer_roles
@@ -110,30 +109,12 @@ def stored_state_bytes(config: ModelConfig, numerics: Numerics) -> int:
     return windows + groups * 2 * config.head_dim * numerics.wide.itemsize
 
 
-def independent_copies(copies: Int32s) -> list[Int32s]:
-    """Copies `[n, 2]` of (source, destination), in runs that `copy_state_` may make at once, since it reads
-    all before it writes any: nobody reads or writes what an earlier one of the run writes. A copy is two
-    launches a layer, alone or among others, and most steps of many sequences have a few.
-    """
-    runs: list[Int32s] = []
-    begin, written = 0, set[int]()
-    for place, (source, destination) in enumerate(copies.tolist()):
-        if source in written or destination in written:
-            runs.append(copies[begin:place])
-            begin, written = place, set()
-        written.add(destination)
-    return [*runs, copies[begin:]] if len(copies) else []
-
-
-def copy_state_(config: ModelConfig, caches: Caches, source: Tensor, destination: Tensor) -> None:
-    """Copy whole state slots `source[i]` to `destination[i]`: window rings and unfinished groups of all
-    layers.
-
-    Slots are `[copies]` int64 on the device. A prefix hit restores the window of its last block this way.
+def state_rings(config: ModelConfig, caches: Caches) -> tuple[Tensor, ...]:
+    """Views `[state slots, ring, width]` of all that a state slot holds: window rings and unfinished groups
+    of all layers. A prefix hit restores the window of its last block by copying a slot of each.
     """
     rings = [(pool, window_ring(config)) for pool in caches.window]
     rings += [(caches.groups[r.layer_id], group_ring(config, r.ratio)) for r in layer_roles(config)
               if r.layer_id in caches.groups]  # fmt: skip
-    for pool, ring in rings:
-        by_slot = pool[: caches.shape.state_slots * ring].view(caches.shape.state_slots, ring, -1)
-        by_slot.index_copy_(0, destination, by_slot.index_select(0, source))
+    slots = caches.shape.state_slots
+    return tuple(pool[: slots * ring].view(slots, ring, -1) for pool, ring in rings)

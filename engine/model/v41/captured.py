@@ -15,7 +15,8 @@ be overwritten by the next. The forward's are keyed by rows and, since a step re
 table is wide, by columns; the sampling's by sequences, by whether anybody draws at random and whether drafts
 are wanted. Captured largest first, so that smaller ones fit into the memory of the largest.
 
-Invariant: a step whose layout is its predecessor's object is launched without any copy to the device.
+Invariant: a step without fix-ups whose layout is its predecessor's object, and whose predecessor had none
+either, is launched without any copy to the device; every other one with one copy.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from .captured_inputs import DecodeBuffers, DecodeInput
 from .captured_sampling import CapturedSampler, PlainSampler, TableSampler
 from .captured_sizes import GraphSizes
 from .choosing import ForwardResult
+from .fix_ups import FixUpper
 from .model import Model
 from .results import ResultColumns
 from .rows import BLOCK_TOKENS
@@ -72,9 +74,11 @@ class CapturedDecode:
         state: SlotState,
         tables: SamplingSlots,
         caches: Caches,
+        fix_upper: FixUpper,
     ) -> None:
         self._model, self._shape, self._device = model, shape, device
         self._state, self._tables, self._caches = state, tables, caches
+        self._fix_upper = fix_upper
         self._drafts = shape.draft_tokens
         self._deals = shape.graphs_dealt and self._drafts > 0
         self.sizes = GraphSizes(shape.graph_sequences, self._drafts + 1, shape.table_columns)
@@ -92,7 +96,6 @@ class CapturedDecode:
         self._sampler: CapturedSampler = sampler(model, state, tables, caches)
         self._forwards: dict[tuple[int, int], Graph] = {}
         self._samplings: dict[tuple[int, _Variant], Graph] = {}
-        self._given: tuple[BatchLayout, bool] | None = None
 
     def capture(self) -> CaptureReport:
         """Captures every size, on the opening thread. Raises the device's out-of-memory error.
@@ -140,10 +143,13 @@ class CapturedDecode:
         end = int((plan.first_positions + layout.reach).max())
         return CaptureKey(rows, sizes.columns_for(-(-end // BLOCK_TOKENS)), sequences)
 
-    def forward(self, plan: StepPlan, key: CaptureKey) -> None:
-        if self._given is None or self._given[0] is not plan.layout or self._given[1] != plan.redeal:
-            self._buffers.give(plan.layout, plan.redeal)
-            self._given = plan.layout, plan.redeal
+    def fixes(self, plan: StepPlan) -> bool:
+        """Whether its fix-ups find room in a captured step."""
+        return self._buffers.room.holds(plan)
+
+    def forward(self, plan: StepPlan, key: CaptureKey, *, fixed: bool = False) -> None:
+        """`fixed`: the plan's fix-ups were made already."""
+        self._buffers.give(plan, fixed=fixed)
         self._forwards[key.rows, key.columns].replay()
 
     def samples(self, plan: SamplePlan, layout: BatchLayout) -> bool:
@@ -177,6 +183,7 @@ class CapturedDecode:
     # What the graphs hold.
 
     def _run_forward(self, rows: int, columns: int) -> None:
+        self._fix_upper.make_given(self._buffers.fix_ups)
         batch = self._input.batch(rows, columns, self._deals)
         output = self._model.forward(batch, self._caches, drafting=self._drafts > 0)
         self._buffers.logits[:rows].copy_(output.logits)

@@ -1,11 +1,13 @@
 """The fixed memory that captured decode steps read and leave their results in.
 
 A graph replays with the addresses it was captured with. What changes from step to step therefore lies in
-tensors that live as long as the runner: slots and lengths of the sequences, written by the host only when the
-layout changes, and what the forward's graph hands to the sampling's. Every graph uses the beginning of them.
-Real sequences come first; behind them stand placeholders of one row in the scratch slot.
+tensors that live as long as the runner: fix-ups, slots and lengths of the sequences, which the host writes in
+one copy and only when one of them changes, and what the forward's graph hands to the sampling's. Every graph
+uses the beginning of them. Real sequences come first; behind them stand placeholders of one row in the
+scratch slot. A steady step has no fix-ups, so after a step with some their counts must be given once more.
 
-Staging is a ring of two: F(n+2) is launched after S(n) was collected, so what F(n) copied has arrived.
+Staging is a ring of two: F(n+2) is launched after S(n) was collected, so what F(n) copied has arrived; and a
+step gives once at most.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepahead.devices.device import Device
+from stepahead.devices.device import Device, StagingBuffer
 from stepahead.devices.kernels.operations import Operations
 from stepahead.devices.kernels.reference.decode_rows import SlotTables
 
-from ..runner import BatchLayout
+from ..runner import BatchLayout, Int64s, StepPlan
 from .batch import Batch
 from .captured_sizes import GraphSizes
+from .fix_ups import FixUpRoom
 from .rows import row_tiles
 from .slots import SlotState
 
@@ -45,32 +48,57 @@ class DecodeBuffers:
         def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(*size, dtype=dtype, device=place)
 
-        self._given = zeros(2 * rows + 1)
-        self.slots, self.lengths, self.redeal = self._given.split([rows, rows, 1])
+        self.room = FixUpRoom(copies=sequences, entries=2 * sequences)
+        self._given = zeros(self.room.size + 2 * rows + 1)
+        fix_ups, *others = self._given.split([self.room.size, rows, rows, 1])
+        self.fix_ups = self.room.read(fix_ups)
+        self.slots, self.lengths, self.redeal = others
         self.lengths.fill_(1)
         self.first = zeros(rows)
         self.verified = zeros(rows) + 1  # lengths as dealt
         self.logits = zeros(rows, vocab, dtype=wide)
         self.results = zeros(sequences, width, dtype=torch.int32)
-        self._staged = [device.staging(self._given.numel() * 8) for _ in range(_RING)]
+        self._staged = [_Staged(device.staging(self._given.numel() * 8)) for _ in range(_RING)]
+        self._held: tuple[BatchLayout, bool] | None = None  # what the device was given last
+        self._fixes = False  # and whether fix-ups were among it
         self._returned = device.staging(self.results.numel() * 4)
         self.returned = self._returned.host.view(np.int32).reshape(sequences, width)
         self._returned_tensor = torch.from_numpy(self.returned)
         self._turn = 0
 
-    def give(self, layout: BatchLayout, redeal: bool) -> None:
-        """Enqueue the copy of a layout, filled up with placeholders."""
-        host = self._staged[self._turn].host.view(np.int64)
+    def give(self, plan: StepPlan, *, fixed: bool) -> None:
+        """Enqueue the copy of the plan's layout, filled up with placeholders, and of its fix-ups unless they
+        are made already; nothing where the device has all that.
+        """
+        fixes = not fixed and bool(plan.state_copies.size or plan.table_updates.size)
+        held = self._held is not None and self._held[0] is plan.layout and self._held[1] == plan.redeal
+        if held and not fixes and not self._fixes:
+            return
+        self._held, self._fixes = (plan.layout, plan.redeal), fixes
+        staged = self._staged[self._turn]
         self._turn = (self._turn + 1) % _RING
+        none = slice(0, None if fixes else 0)
+        self.room.write(staged.numbers, plan.state_copies[none], plan.table_updates[none])
+        self._lay(staged.numbers[self.room.size :], plan.layout, plan.redeal)
+        self._given.copy_(staged.tensor, non_blocking=True)
+
+    def _lay(self, numbers: Int64s, layout: BatchLayout, redeal: bool) -> None:
         rows, count = self.slots.shape[0], layout.slots.size
-        host[:count], host[count:rows] = layout.slots, 0
-        host[rows : rows + count], host[rows + count : 2 * rows] = layout.query_lengths, 1
-        host[-1] = redeal
-        self._given.copy_(torch.from_numpy(host), non_blocking=True)
+        numbers[:count], numbers[count:rows] = layout.slots, 0
+        numbers[rows : rows + count], numbers[rows + count : 2 * rows] = layout.query_lengths, 1
+        numbers[-1] = redeal
 
     def take_results(self, count: int) -> None:
         """Enqueue the copy of the first `count` rows to `returned`."""
         self._returned_tensor[:count].copy_(self.results[:count], non_blocking=True)
+
+
+class _Staged:
+    """Page-locked numbers on their way to the device."""
+
+    def __init__(self, buffer: StagingBuffer) -> None:
+        self.numbers: Int64s = buffer.host.view(np.int64)
+        self.tensor = torch.from_numpy(self.numbers)
 
 
 class DecodeInput:

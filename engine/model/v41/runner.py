@@ -37,14 +37,13 @@ from .batch import Batch
 from .caches import (
     CacheShape,
     backtracking,
-    copy_state_,
-    independent_copies,
     stored_block_bytes,
     stored_state_bytes,
 )
 from .captured import CapturedDecode, CaptureKey
 from .choosing import Drawn, ForwardResult
 from .config import ModelConfig
+from .fix_ups import FixUpper
 from .host_arrays import start_copy, to_device
 from .model import Model
 from .numerics import Numerics
@@ -91,6 +90,7 @@ class V41Runner(Runner):
             )
         )
         self._state = allocate_slots(shape, model.numerics.wide, model.device)
+        self._fix_upper = FixUpper(model.config, self._caches, self._state, model.operations)
         self._tables = SamplingSlots(shape, facts.vocab_size, model.device)
         self._chooser = chooser_for(shape, model, self._state, self._tables)
         self._placed: dict[int, LayoutTensors] = {}  # by the identity of their layouts, which they hold
@@ -108,7 +108,7 @@ class V41Runner(Runner):
         if self.shape.graph_sequences == 0 or not self._device.capabilities.graphs:
             return
         self._graphs = CapturedDecode(
-            self._model, self.shape, self._device, self._state, self._tables, self._caches
+            self._model, self.shape, self._device, self._state, self._tables, self._caches, self._fix_upper
         )
         self.captured = self._graphs.capture()
 
@@ -162,9 +162,10 @@ class V41Runner(Runner):
             stream.enqueue(lambda: self._fix_up(plan), f"fixups:{plan.step}")
             stream.enqueue(self._forward, f"forward:{plan.step}")
             return
-        if plan.state_copies.size or plan.table_updates.size:
-            stream.enqueue(lambda: self._update_slots(plan), f"fixups:{plan.step}")
-        stream.enqueue(lambda: self._replay_forward(graphs, plan, key), f"forward:{plan.step}")
+        fixed = not graphs.fixes(plan)
+        if fixed:
+            stream.enqueue(lambda: self._make_fix_ups(plan), f"fixups:{plan.step}")
+        stream.enqueue(lambda: self._replay_forward(graphs, plan, key, fixed=fixed), f"forward:{plan.step}")
 
     def launch_sample(self, plan: SamplePlan) -> Ticket:
         stream, graphs, key = self._device.compute, self._graphs, self._keys.popleft()
@@ -190,15 +191,26 @@ class V41Runner(Runner):
         self._forwarded.clear()
         self._sampled.clear()
         self._replayed.clear()
-        for name in ("_graphs", "_chooser", "_caches", "_state", "_tables", "_placed", "_model"):
+        for name in (
+            "_graphs",
+            "_chooser",
+            "_caches",
+            "_fix_upper",
+            "_state",
+            "_tables",
+            "_placed",
+            "_model",
+        ):
             self.__dict__.pop(name, None)  # whoever still holds the runner holds none of the device's memory
 
     # Work on the compute stream: on another thread where the device has one. A step is four pieces, so that a
     # trace tells them apart; each hands on to the next by a queue. A captured step is two.
 
     @torch.inference_mode()
-    def _replay_forward(self, graphs: CapturedDecode, plan: StepPlan, key: CaptureKey) -> None:
-        graphs.forward(plan, key)
+    def _replay_forward(
+        self, graphs: CapturedDecode, plan: StepPlan, key: CaptureKey, *, fixed: bool = False
+    ) -> None:
+        graphs.forward(plan, key, fixed=fixed)
         self._replayed.append(plan)
 
     @torch.inference_mode()
@@ -213,13 +225,12 @@ class V41Runner(Runner):
         self._draft()
 
     @torch.inference_mode()
-    def _update_slots(self, plan: StepPlan) -> None:
-        self._copy_states(plan.state_copies)
-        self._update_tables(plan.table_updates)
+    def _make_fix_ups(self, plan: StepPlan) -> None:
+        self._fix_upper.make(plan)
 
     @torch.inference_mode()
     def _fix_up(self, plan: StepPlan) -> None:
-        self._update_slots(plan)
+        self._fix_upper.make(plan)
         placed = self._place(plan)
         if plan.redeal:
             placed = redealt(placed, self._state, self._tables.most_drafts)
@@ -252,17 +263,6 @@ class V41Runner(Runner):
         if step.drafts:
             self._chooser.draft(forward.placed, self._caches)
         self._results[step.step] = self._start_result(step, forward, drawn)
-
-    def _copy_states(self, copies: np.ndarray) -> None:
-        """As if one after another: a save may read the slot that a later restore overwrites."""
-        for together in independent_copies(copies):
-            source, destination = to_device(together.astype(np.int64), self._model.device).unbind(1)
-            copy_state_(self._model.config, self._caches, source, destination)
-
-    def _update_tables(self, updates: np.ndarray) -> None:
-        if updates.size:
-            slot, column, block = to_device(updates.astype(np.int64), self._model.device).unbind(1)
-            self._state.table[slot, column] = block
 
     def _place(self, plan: StepPlan) -> LayoutTensors:
         """Layouts that differ in how many drafts they verify come again and again, in turns."""
