@@ -2,8 +2,9 @@
 
     python scripts/gpu/check_captured.py [--dtype float32] [--sequences N] [--rounds N]
 
-Decode steps of random members, totals and splits over random caches and slots: each once as replays and once
-as the work that was captured. Compared are the logits, the packed results, every slot and every cache, save
+Decode steps of random members, totals and splits over random caches and slots, most with state copies and
+new table entries: each once as replays and once as the work that was captured, its fix-ups made by themselves
+before it. Compared are the logits, the packed results, every slot and every cache, save
 the scratch places, where placeholders race. Prints a table; exits non-zero on a difference.
 """
 
@@ -23,7 +24,7 @@ from torch import Tensor
 from stepahead import EngineConfig
 from stepahead.devices.nvidia import NvidiaDevice
 from stepahead.engine.model.opening import BUILT_IN, describe, numerics_for, open_sized_runner
-from stepahead.engine.model.runner import SamplePlan, SamplingRows, StepPlan
+from stepahead.engine.model.runner import Int32s, SamplePlan, StepPlan
 from stepahead.engine.model.step_trials import decode_step
 from stepahead.engine.model.v41.caches import group_ring, window_ring
 from stepahead.engine.model.v41.captured import CapturedDecode, CaptureKey
@@ -102,6 +103,8 @@ def step_of(runner: V41Runner, dice: random.Random) -> tuple[StepPlan, SamplePla
     plan, sample = decode_step(shape, sequences, rows, drafts=dice.random() < 0.8)
     first = np.full(sequences, shape.max_positions - reach, dtype=np.int32)
     plan = msgspec.structs.replace(plan, first_positions=first, redeal=dice.random() < 0.5)
+    copies, entries = fix_ups_of(runner, dice)
+    plan = msgspec.structs.replace(plan, state_copies=copies, table_updates=entries)
     updates = sample.updates
     temperature = np.array([dice.choice((0.0, 0.8)) for _ in range(sequences)], dtype=np.float32)
     top_p = np.array([dice.choice((1.0, 0.9)) for _ in range(sequences)], dtype=np.float32)
@@ -109,16 +112,30 @@ def step_of(runner: V41Runner, dice: random.Random) -> tuple[StepPlan, SamplePla
     return plan, msgspec.structs.replace(sample, updates=updates)
 
 
-def nobody(rows: SamplingRows) -> SamplingRows:
-    return SamplingRows(**{name: getattr(rows, name)[:0] for name in rows.__struct_fields__})
+def fix_ups_of(runner: V41Runner, dice: random.Random) -> tuple[Int32s, Int32s]:
+    """States saved of some slots, others restored over slots just saved; entries anywhere in the tables."""
+    live, columns = runner.shape.sequence_slots, runner.shape.table_columns
+    slots = dice.sample(range(1, live + 1), live)
+    old, *kept = dice.sample(range(live + 1, runner.shape.state_slots), runner.shape.snapshot_slots)
+    saves = list(zip(slots[1:], kept, strict=False))[: dice.choice((0, 1, 3, live))]
+    restores = [(old, slot) for slot in slots[1 : dice.choice((1, 1, 2))]]
+    places = dice.sample(
+        [(slot, column) for slot in slots for column in range(columns)], dice.randint(0, live)
+    )
+    entries = [(*place, dice.randrange(1, runner.shape.blocks)) for place in places]
+    copies = np.array(saves + restores, dtype=np.int32).reshape(-1, 2)
+    return copies, np.array(entries, dtype=np.int32).reshape(-1, 3)
 
 
 @torch.inference_mode()
-def compare(runner: V41Runner, graphs: CapturedDecode, dice: random.Random) -> tuple[CaptureKey, list[int]]:
-    """The graphs used, and the numbers of the tensors that differ."""
+def compare(
+    runner: V41Runner, graphs: CapturedDecode, dice: random.Random
+) -> tuple[CaptureKey, str, list[int]]:
+    """The graphs used, the fix-ups, and the numbers of the tensors that differ."""
     plan, sample = step_of(runner, dice)
     key = graphs.key_of(plan)
     assert key is not None
+    assert graphs.fixes(plan)
     runner._tables.update(sample.updates, None)
     variant = next(v for size, v in graphs._samplings if size == key.sequences and v.drafts == plan.drafts)
     before = [tensor.clone() for tensor in everything(runner, graphs)]
@@ -128,12 +145,15 @@ def compare(runner: V41Runner, graphs: CapturedDecode, dice: random.Random) -> t
     replayed = [tensor.clone() for tensor in everything(runner, graphs)]
     for tensor, old in zip(everything(runner, graphs), before, strict=True):
         tensor.copy_(old)
+    runner._fix_upper.make(plan)
+    graphs._buffers.give(plan, fixed=True)
     graphs._run_forward(key.rows, key.columns)
     graphs._run_sampling(key.sequences, variant)
     clear_scratch(runner, graphs, plan.layout.slots.size)
     launched = everything(runner, graphs)
     pairs = enumerate(zip(replayed, launched, strict=True))
-    return key, [i for i, (a, b) in pairs if not torch.equal(a.nan_to_num(), b.nan_to_num())]
+    made = f"{len(plan.state_copies)} copies, {len(plan.table_updates)} entries"
+    return key, made, [i for i, (a, b) in pairs if not torch.equal(a.nan_to_num(), b.nan_to_num())]
 
 
 def main() -> int:
@@ -162,9 +182,9 @@ def main() -> int:
         for number in range(arguments.rounds):
             with torch.inference_mode():
                 fill(runner, generator, described.config.vocab_size)
-            key, differing = compare(runner, graphs, dice)
+            key, made, differing = compare(runner, graphs, dice)
             failed += bool(differing)
-            print(number, key, f"differing tensors: {differing}" if differing else "equal", flush=True)
+            print(number, key, made, f"differing tensors: {differing}" if differing else "equal", flush=True)
     print(f"{arguments.rounds - failed} of {arguments.rounds} steps equal bit for bit")
     runner.close()
     device.close()

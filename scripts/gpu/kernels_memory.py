@@ -1,14 +1,16 @@
-"""Norms, embedding, features and the Engram memory on the card."""
+"""Norms, embedding, features, the Engram memory and the fix-ups of states on the card."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from kernels_streams import BUILT_IN, COPIES, FULL, LIMITS, Width
 from measuring import DEVICE, DTYPES, Row, measured, moved, relative_error
 
 from stepahead.devices.kernels.operations import REFERENCE
+from stepahead.devices.kernels.reference.fix_ups import FixUps
 from stepahead.devices.kernels.triton.operations import TRITON
 
 
@@ -112,6 +114,56 @@ def edges(rows: int, width: Width, dtype: torch.dtype, small: bool) -> list[Row]
     ]
 
 
+class States(NamedTuple):
+    """What a state slot holds: windows of every layer, and groups of the sources that pool."""
+
+    layers: int
+    window: tuple[int, int]  # ring and width
+    sources: int
+    group: tuple[int, int]
+
+
+STATES = {
+    BUILT_IN: States(13, (70, 64), 2, (7, 128)),
+    FULL: States(46, (134, 512), 3, (7, 1024)),
+}
+
+
+def fix_ups(copies: int, width: Width, small: bool) -> Row:
+    """So many saves and a table entry of each, in a buffer for 64."""
+    states, most = STATES[width], 5 if small else 64
+    slots = 2 * most + 2
+    shapes = [(states.window, torch.bfloat16)] * states.layers + [
+        (states.group, torch.float32)
+    ] * states.sources
+    rings = tuple(torch.randn(slots, *shape, device=DEVICE).to(dtype) for shape, dtype in shapes)
+    places = torch.arange(1, most + 1, device=DEVICE)
+    made = FixUps(
+        torch.tensor([copies, copies], device=DEVICE),
+        torch.stack((places, most + 1 + places), 1),
+        torch.stack((places, places % 5, places + 7), 1),
+    )
+    found = []
+    for operations in (TRITON, REFERENCE):
+        copied = tuple(ring.clone() for ring in rings)
+        table = torch.zeros(1 + most, 64, dtype=torch.int64, device=DEVICE)
+        operations.fix_up_(operations.open_state_pools(copied), table, made)
+        found.append([*copied, table])
+    wrong = sum(not torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    pools, table = TRITON.open_state_pools(rings), found[0][-1]
+    return measured(
+        "fix_up",
+        f"{copies} x {moved(*(ring[:1] for ring in rings)) / 1024:.0f} KiB",
+        float(wrong),
+        0.0,
+        [_call(TRITON.fix_up_, pools, table, made)],
+        dtype=torch.bfloat16,
+        moved_bytes=2 * copies * moved(*(ring[:1] for ring in rings)),
+        twin=_call(REFERENCE.fix_up_, pools, table, made),
+        small=small,
+    )
+
+
 def _call(operation: Callable[..., object], *arguments: object) -> Callable[[], object]:
     return lambda: operation(*arguments)
 
@@ -121,7 +173,11 @@ def run(small: bool) -> list[Row]:
     sizes = (
         [(19, BUILT_IN), (5, FULL)] if small else [(64, BUILT_IN), (320, BUILT_IN), (64, FULL), (4096, FULL)]
     )
-    table: list[Row] = []
+    table = [
+        fix_ups(copies, width, small)
+        for width in (BUILT_IN, FULL)
+        for copies in ((0, 5) if small else (0, 1, 4, 64))
+    ]
     for dtype in DTYPES:
         for rows, width in sizes:
             table += memory(rows, width, dtype, small) + edges(rows, width, dtype, small)
