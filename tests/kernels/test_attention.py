@@ -54,6 +54,15 @@ def test_attend_of_large_vectors(
     assert_attention_agrees(torch.bfloat16, 2, 20, 256, 16, 70, 100, device, rounded=rounded)
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("heads", "dim", "entries"), [(40, 256, 100), (70, 256, 0), (64, 512, 33)])
+def test_attend_of_many_rows_by_halves(
+    heads: int, dim: int, entries: int, rounded: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "FEW_ROWS", 0)
+    assert_attention_agrees(torch.bfloat16, 2, heads, dim, 16, 70, entries, device, rounded=rounded)
+
+
 def test_attend_rounds_probabilities(device: torch.device) -> None:
     assert_attention_agrees(torch.bfloat16, 3, 8, 64, 16, 48, 16, device, rounded=True)
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from stepahead.devices.kernels.quantized import Weight, plain
 from stepahead.devices.kernels.reference import experts as reference
 from stepahead.devices.kernels.reference.quantization import fp8_round_trip
-from stepahead.devices.kernels.triton import experts, routing
+from stepahead.devices.kernels.triton import experts, products, routing
 from stepahead.engine.model.checkpoint.formats import quantize
 from stepahead.engine.model.checkpoint.storage import StorageKind
 from tests.kernels.comparing import assert_close
@@ -109,6 +109,21 @@ def test_the_quantized_level_rounds_where_its_twin_does(
     exact = reference.mix_experts(x, ours, mixture, LIMIT, quantized=False)
     assert_close(out, expected, 2.5e-2)
     assert (out - expected).norm() < (exact - expected).norm() / 2  # rounding was done, not left out
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_the_shared_expert_of_many_rows_is_an_ordinary_product(
+    quantized: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = placed(random_experts(4, 96, 64, *FORMATS[1], torch.bfloat16), device)
+    x, gate = inputs(19, 96, torch.bfloat16, device), (torch.randn(4, 96) / 10).to(device, torch.bfloat16)
+    bias = torch.zeros(4, device=device)
+    chosen = routing.route_rows(x, gate, bias, bias, None, 2, SCALING, mixture, quantized=quantized)
+    together = experts.mix_experts(x, chosen, mixture, LIMIT, quantized=quantized)
+    monkeypatch.setattr(products, "MOST_STREAMED", 18)
+    apart = experts.mix_experts(x, chosen, mixture, LIMIT, quantized=quantized)
+    assert_close(apart, together, 2.5e-2 if quantized else 1e-2)
+    assert_close(apart, reference.mix_experts(x, chosen, mixture, LIMIT, quantized=quantized), 2.5e-2)
 
 
 def test_ties_go_to_the_lower_expert_and_picks_are_grouped(device: torch.device) -> None:

@@ -7,7 +7,8 @@ back. Every key is read once per block of heads and used as key and as value; no
 
 A few rows with many keys would leave most of the card idle: then a row's tiles are shared out among several
 programs, and a second launch joins their partial results in a fixed order. Whether they are depends on the
-number of rows, at one limit (`_shape`), and never for small vectors.
+number of rows, at one limit (`_shape`), and never for small vectors. Many rows of large vectors and many
+heads have a kernel of their own (`attention_halves.py`).
 
 Float32 products keep float32 accuracy (`codes.wide_dot`). In bfloat16 the probabilities meet the values
 either rounded once, as the publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16
@@ -15,6 +16,8 @@ numbers, which keeps float32 accuracy to 2^-16 at the price of a third product.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,6 +27,7 @@ from torch import Tensor
 from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
 from .attention_few import attend_few
+from .attention_halves import attend_halves, turn_queries
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
 from .codes import wide_dot
 from .launching import INTERPRETED, power_of_two
@@ -175,46 +179,71 @@ def attend(
     round_probabilities: bool = False,
 ) -> Tensor:
     """See the twin. The queries are left as they are."""
-    rows, heads, dim = query_rows_heads_dim.shape
+    dim = query_rows_heads_dim.shape[2]
     # Large float32 vectors have no registers for three parts of each, and the library does well by them.
     if dim & (dim - 1) or dim < 16 or (dim > 128 and query_rows_heads_dim.element_size() == 4):
         return reference.attend(
             query_rows_heads_dim, turns_rows_dim, window_pool, window_index, entry_pool, entry_index,
             sink_heads, scale, round_probabilities=round_probabilities,
         )  # fmt: skip
-    query = query_rows_heads_dim.contiguous()
+    keys = _Keys(
+        window_pool, window_index.places.contiguous(), window_pool if entry_pool is None else entry_pool,
+        (window_index if entry_index is None else entry_index).places.contiguous(),
+        0 if entry_pool is None or entry_index is None else entry_index.places.shape[1],
+    )  # fmt: skip
+    return _attend_to(
+        query_rows_heads_dim.contiguous(), turns_rows_dim, keys, sink_heads, scale, round_probabilities
+    )
+
+
+class _Keys(NamedTuple):
+    """Both pools and the places in them; without entries, those of the window stand in and are not read."""
+
+    window_pool: Tensor
+    window_places: Tensor
+    entry_pool: Tensor
+    entry_places: Tensor
+    entries: int
+
+
+def _attend_to(
+    query: Tensor, turns: Tensor, keys: _Keys, sink_heads: Tensor, scale: float, rounded: bool
+) -> Tensor:
+    rows, heads, dim = query.shape
     out = torch.empty_like(query)
     if rows == 0:
         return out
-    window_places = window_index.places.contiguous()
-    entries = 0
-    entry_places = window_places
-    if entry_pool is not None and entry_index is not None:
-        entry_places = entry_index.places.contiguous()
-        entries = entry_places.shape[1]
-    window = window_places.shape[1]
-    rotary = turns_rows_dim.shape[1]
+    window, entries, rotary = keys.window_places.shape[1], keys.entries, turns.shape[1]
+    fixed = {
+        "HEADS": heads, "DIM": dim, "ROTARY": rotary, "WINDOW": window, "ENTRIES": entries,
+        "ROUND": rounded, "ASSEMBLY": not INTERPRETED,
+    }  # fmt: skip
     few = power_of_two(max(window + entries, 16))
-    if few <= (KEY_TILE if round_probabilities else FEW_KEYS) and dim <= 128 and heads <= 16:
+    if few <= (KEY_TILE if rounded else FEW_KEYS) and dim <= 128 and heads <= 16:
         attend_few[(rows,)](
-            query, turns_rows_dim, window_pool, window_places,
-            window_pool if entry_pool is None else entry_pool, entry_places, sink_heads, out, scale,
-            HEADS=heads, HEADS_PADDED=16, DIM=dim, ROTARY=rotary, WINDOW=window, ENTRIES=entries, KEYS=few,
-            ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=4 if few <= 64 else 8,
+            query, turns, *keys[:4], sink_heads, out, scale, HEADS_PADDED=16, KEYS=few,
+            num_warps=4 if few <= 64 else 8, **fixed,
         )  # fmt: skip
         return out
-    head_block, tile, warps, stages, splits = _shape(rows, heads, dim, window + entries, round_probabilities)
+    if rows > FEW_ROWS and heads > 32 and 128 < dim <= 512:
+        turned, (tile, stages) = torch.empty_like(query), HALVES
+        turn_queries[(rows, triton.cdiv(heads, 16))](
+            query, turns, turned, HEADS=heads, DIM=dim, ROTARY=rotary, HEAD_BLOCK=16, num_warps=4
+        )
+        attend_halves[(2, triton.cdiv(heads, 64), rows)](
+            turned, turns, *keys[:4], sink_heads, out, scale, ENTRIES_PADDED=power_of_two(entries),
+            HEAD_BLOCK=64, TILE=tile, num_warps=4, num_stages=stages, **fixed,
+        )  # fmt: skip
+        return out
+    head_block, tile, warps, stages, splits = _shape(rows, heads, dim, window + entries, rounded)
     parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
     _attend[(triton.cdiv(heads, head_block), splits, rows)](
-        query, turns_rows_dim, window_pool, window_places, window_pool if entry_pool is None else entry_pool,
-        entry_places, sink_heads, out, *parts, scale, HEADS=heads, DIM=dim, ROTARY=rotary, WINDOW=window,
-        ENTRIES=entries, ENTRIES_PADDED=power_of_two(entries), HEAD_BLOCK=head_block, TILE=tile,
-        SPLITS=splits, ROUND=round_probabilities, ASSEMBLY=not INTERPRETED, num_warps=warps,
-        num_stages=stages,
+        query, turns, *keys[:4], sink_heads, out, *parts, scale, ENTRIES_PADDED=power_of_two(entries),
+        HEAD_BLOCK=head_block, TILE=tile, SPLITS=splits, num_warps=warps, num_stages=stages, **fixed,
     )  # fmt: skip
     if splits > 1:
         _join[(rows, heads)](
-            *parts, sink_heads, turns_rows_dim, out, HEADS=heads, DIM=dim, ROTARY=rotary, SPLITS=splits,
+            *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, SPLITS=splits,
             num_warps=4 if dim > 128 else 1,
         )  # fmt: skip
     return out
@@ -246,11 +275,11 @@ def _shape(rows: int, heads: int, dim: int, keys: int, rounded: bool) -> tuple[i
     return min(block, 64 if rounded else 32), 64, 8, 2, 1
 
 
+HALVES = 64, 2
+"""Keys of a tile and stages of the pipeline, where a program has half of the columns."""
+
 SHARED_ROWS = 16
 """Up to so many rows, every tile of a row's keys has a program of its own."""
 
 FEW_ROWS = 64
 """Up to so many rows, a program takes few heads."""
-
-FEW_KEYS = 128
-"""Up to so many keys of small vectors are one tile."""

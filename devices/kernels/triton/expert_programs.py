@@ -316,7 +316,27 @@ def down(
 
 
 @triton.jit
-def combine(partial_ptr, out_ptr, DIM: tl.constexpr, COUNT: tl.constexpr, COLUMNS: tl.constexpr):
+def activate(gate_up_ptr, hidden_ptr, limit, INNER: tl.constexpr, ROUND: tl.constexpr, COLUMNS: tl.constexpr):
+    """Hidden activations of the shared expert from its projections `[rows, 2 * INNER]`."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = column < INNER
+    gate_up_ptr += row * (2 * INNER) + column
+    gate = tl.minimum(tl.load(gate_up_ptr, mask=mask, other=0.0).to(tl.float32), limit)
+    up = tl.load(gate_up_ptr + INNER, mask=mask, other=0.0).to(tl.float32)
+    hidden = gate * tl.sigmoid(gate) * tl.minimum(tl.maximum(up, -limit), limit)
+    dtype = hidden_ptr.dtype.element_ty
+    if ROUND:
+        hidden = fp8_round_trip(hidden.to(dtype).to(tl.float32)[None, :], COLUMNS // 32).reshape(COLUMNS)
+    tl.store(hidden_ptr + row * INNER + column, hidden.to(dtype), mask=mask)
+
+
+@triton.jit
+def combine(
+    partial_ptr, shared_ptr, out_ptr, DIM: tl.constexpr, COUNT: tl.constexpr, SHARED_STRIDE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """`shared_ptr`: the shared expert's, wherever it left them, `SHARED_STRIDE` from row to row."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < DIM
     row = tl.program_id(0).to(tl.int64)
@@ -324,5 +344,6 @@ def combine(partial_ptr, out_ptr, DIM: tl.constexpr, COUNT: tl.constexpr, COLUMN
     routed = tl.load(partial_ptr + DIM, mask=mask)
     for k in tl.static_range(2, COUNT):
         routed += tl.load(partial_ptr + k * DIM, mask=mask)
-    total = tl.load(partial_ptr, mask=mask) + routed
+    shared = tl.load(shared_ptr + row * SHARED_STRIDE + column, mask=mask).to(tl.float32)
+    total = shared + routed
     tl.store(out_ptr + row * DIM + column, total.to(out_ptr.dtype.element_ty), mask=mask)

@@ -4,11 +4,12 @@ Few rows: the time is that of reading the weights of every chosen expert once, s
 one expert's weight and streams them past all activations of that expert. Weights are the left factor of the
 product, whose rows the matrix units take in sixteens; activations are the right one, where eight are enough.
 Many rows: the same programs, with more activations each. The shared expert is one more, with programs of its
-own at the end of the grid: it reads no order and has all rows.
+own at the end of the grid: it reads no order and has all rows. A quantized one of more than
+`products.MOST_STREAMED` rows is an ordinary product, at which the library is faster (`products.linear`).
 
 Three launches: gate and up projection with the activation, the routing share and the rounding; down
-projection; the sum over a row's experts, always in the order shared, first, second ... No sum depends on
-which other rows there are.
+projection; the sum over a row's experts, always in the order first, second ..., shared. No sum depends on
+which other rows there are, up to the library's choice of a kernel by their number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference.experts import Experts, Routing
-from . import expert_programs
+from . import expert_programs, products
 from .codes import FP8_BLOCK, MXFP4, PLAIN
 from .launching import INTERPRETED, dividing_step, power_of_two
 from .routing import TiledRouting, sort_picks
@@ -63,7 +64,8 @@ def mix_experts(
     hidden = torch.empty(rows * (top_k * inner + shared_inner), dtype=x.dtype, device=x.device)
     partial = torch.empty(rows, top_k + 1, dim, dtype=torch.float32, device=x.device)
     table, shape = tiles.expert.shape[0], _shape(x.dtype, tiles.height, rows, gate_up.format)
-    shared_tiles = triton.cdiv(rows, shape.shared_height)
+    shared_out = _shared_by_library(routing.inputs, experts, limit, quantized)
+    shared_tiles = triton.cdiv(rows, shape.shared_height) if shared_out is None else 0
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
@@ -84,8 +86,25 @@ def mix_experts(
         **_steps(shape, inner, shared_inner), **common,
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
-    expert_programs.combine[(rows, triton.cdiv(dim, columns))](partial, out, dim, top_k + 1, columns)
+    shared, stride = (partial, (top_k + 1) * dim) if shared_out is None else (shared_out, dim)
+    expert_programs.combine[(rows, triton.cdiv(dim, columns))](
+        partial, shared, out, dim, top_k + 1, stride, columns
+    )
     return out
+
+
+def _shared_by_library(inputs: Tensor, experts: Experts, limit: float, quantized: bool) -> Tensor | None:
+    """What the shared expert makes of many rows; None for few, which `expert_programs` take along."""
+    rows, inner = inputs.shape[0], experts.shared_gate_up.shape[0] // 2
+    if rows <= products.MOST_STREAMED or not isinstance(experts.shared_gate_up, QuantizedWeight):
+        return None
+    gate_up = products.linear(inputs, experts.shared_gate_up)
+    hidden = inputs.new_empty(rows, inner)
+    columns = dividing_step(inner, 256) if quantized else min(256, power_of_two(inner))
+    expert_programs.activate[(rows, triton.cdiv(inner, columns))](
+        gate_up, hidden, limit, INNER=inner, ROUND=quantized, COLUMNS=columns
+    )
+    return products.linear(hidden, experts.shared_down)
 
 
 def _steps(shape: _Shape, columns: int, shared_columns: int) -> dict[str, int | bool]:
