@@ -22,14 +22,13 @@ from .verification import survivals
 
 FIRST_GUESS = 0.8
 """Confidence in each draft before any was seen."""
-LEARN_EVERY = 16
-"""Commits of which one teaches the mean and the trust, when commits abound."""
-LEARNING, FORGETTING = np.float32(0.2), 0.95
+LEARN_EVERY, FEW_SEQUENCES = 16, 4
+"""Commits of which one teaches the mean and the trust, when commits abound and are not of so few."""
+LEARNING = np.float32(0.2)
+MOST_FORGOTTEN, MANY_PROMISED = 0.05, 200.0
+"""Of what was promised and kept, per news; few are forgotten slowly, or luck would look like lies."""
 PRIOR_SEQUENCES = 4
 """What was known before a probe weighs as much as so many sequences of it."""
-LEAST_SURVIVAL = np.float32(0.04)
-"""A draft with less is not verified where rows are free either: on the built-in model these are a third of
-all drafts and give a hundredth of the tokens, and somebody pays for the power."""
 
 
 class _News(msgspec.Struct, frozen=True):
@@ -57,7 +56,6 @@ class Confidences:
     def worth(self, members: Members) -> Float32s:
         """Expected tokens `[b, D]` of every draft that may be verified, 0 of the others."""
         survival: Float32s = self._survival[members.rows]
-        survival = survival * (survival >= LEAST_SURVIVAL)
         if self.trust != 1.0:
             survival = survival * np.float32(self.trust)
         return survival if members.capped is None else survival * members.capped
@@ -81,7 +79,7 @@ class Confidences:
         layout, rows = news.commit.layout, self._ledger.rows(news.commit.layout)
         chances = survivals(news.confidences)
         self._learned += 1
-        if few or self._learned % LEARN_EVERY == 0:
+        if few or layout.decode_count <= FEW_SEQUENCES or self._learned % LEARN_EVERY == 0:
             self._learn(news.commit, chances, probe)
         if self._members is not None and layout.slots is self._members.slots:
             self._survival[rows] = chances
@@ -108,7 +106,8 @@ class Confidences:
             weight = np.float32(count / (count + PRIOR_SEQUENCES)) if probe else LEARNING
             self.mean += (np.add.reduce(sampled, axis=0) / count - self.mean) * weight
         verified = self._places < commit.drafted[:decodes, None]
-        promised = np.add.reduce(self._survival[layout.slots[:decodes]] * verified, axis=None)
-        self._promised = FORGETTING * self._promised + float(promised)
-        self._kept = FORGETTING * self._kept + int(np.add.reduce(commit.accepted[:decodes]))
+        promised = float(np.add.reduce(self._survival[layout.slots[:decodes]] * verified, axis=None))
+        remembered = 1.0 - min(promised / MANY_PROMISED, MOST_FORGOTTEN)
+        self._promised = remembered * self._promised + promised
+        self._kept = remembered * self._kept + int(np.add.reduce(commit.accepted[:decodes]))
         self.trust = min(max(self._kept / max(self._promised, 1e-6), 0.1), 1.5)

@@ -2,14 +2,22 @@
 
 Whether a draft pays depends on how much longer one more row makes the step, and that differs by two orders of
 magnitude between a GPU whose captured step has room and a CPU that pays for every row. So it is measured: a
-few sizes at start-up, with short contexts. What grows later (context, sampling, the host's share) is learned
-from the steps themselves. All that is known of a step is how long it took as a whole, so the difference to
-the curve is explained by a factor, since a machine that is busy is slow for every row, then by seconds a row
-and by seconds a step at so many sequences. All three are medians, and medians of medians: one step that
-waited for a page fault or a neighbour changes nothing.
+few sizes at start-up, with short contexts. Two things are then learned from the steps themselves, and they
+must not be mixed up:
 
-Rejected: a curve of observed times alone, which knows nothing of sizes that were never tried, and these are
-just the sizes to be judged; least squares, which follows every outlier.
+* `load`, how much longer than expected the last few steps took, whatever their size: neighbours on the
+  machine, its clock, longer contexts. It changes within seconds, and it changes no decision, for what counts
+  is what sizes take beside each other.
+* What sizes take beside each other: `slope`, seconds a row on top of the curve, and what drafting takes.
+  These stay. They are learned from *contrasts* only: two steps one after the other, of the same sequences,
+  that differ in their rows, or in whether they draft, and in nothing else. Their ratio is free of any load,
+  but not of chance, so a measurement is corrected only as far as contrasts are sure to contradict it.
+
+A size that is always the same shows no contrast, so `resting.py` leaves out a draft pass now and then.
+
+Rejected: typical times of each size, from whenever they were seen. A size seen under load beside one seen in
+a quiet minute looks dear, is avoided, and so is never seen in a quiet minute itself. Also least squares,
+which follow every outlier.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ import math
 from collections import deque
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,19 +37,22 @@ MOST_TABLE_ROWS = 65536
 """Rows beyond which all steps are taken to cost the same per row: a table must not be as long as a budget."""
 
 RECENT = 9
-"""Steps of a kind whose median stands for it; and
-ENOUGH of them before it does, and
-STEPS_BETWEEN two corrections."""
-ENOUGH = 5
-STEPS_BETWEEN = 32
-ENOUGH_PROBES = 2
-"""Steps with drafts that say what drafting takes: a rest has few."""
-MOST_KINDS = 256
-_LEAST_SHARE = 0.1
+"""Steps whose median is the load."""
+KEPT = 32
+"""Contrasts of each kind that are remembered."""
+ENOUGH = 2
+"""Contrasts that teach, if they agree."""
+CLEARLY_MORE = 1.5
+"""By rows: two steps that are closer in size show only noise."""
+KNOWN = 6
+"""Contrasts from which what rows take is known well."""
+LEARN_EVERY = 4
+"""Contrasts between two corrections; the first ones teach at once."""
 _MOST_TAKEN = 0.75
 """Of the curve's own slope that a correction may take away: rows that seem free would all be computed."""
-FORGOTTEN_AFTER = 5000
-"""Steps after which a kind of step that did not occur again is not believed any more."""
+_LESS_THAN_ROWS = 1.02
+"""A step of twice the rows takes less than twice as long; without a bound, noise might say that a step of no
+rows takes less than nothing."""
 
 
 class CostCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,31 +108,35 @@ def _last_slope(sizes: Float64s, times: Float64s) -> float:
     return float((times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))
 
 
-_Kind = tuple[int, int, bool]
-"""Of a step: sequences, rows, whether it drafted."""
+class Step(NamedTuple):
+    """A step that did nothing but decode, and its time on the device."""
+
+    rows: int
+    sequences: int
+    drafting: bool
+    seconds: float
 
 
 class CostModel:
-    """A curve with what running steps taught. Times are seconds of whole decode steps on the device."""
+    """A curve with what running steps taught. Times are seconds of whole decode steps on the device, as they
+    were when the curve was measured; now they take `load` times as long."""
 
     def __init__(self, curve: CostCurve, most_rows: int) -> None:
         self.curve = curve
+        self.load = 1.0
+        self.slope = 0.0  # seconds a row on top of the curve
         self._most = min(most_rows, MOST_TABLE_ROWS)
         self._base = curve.table(self._most)
         self._table = self._base
-        self._numbers: Float64s = np.arange(self._most + 1, dtype=np.float64)
-        self.scale = 1.0  # of the curve
-        self.slope = 0.0  # seconds a row on top of that
-        self._overheads: dict[int, float] = {}  # by sequences
-        self._overhead = 0.0  # where nothing is known of so many sequences
-        self._drafts: dict[int, float] = {}  # what drafting for so many sequences takes: curve, or learned
-        self._learned_drafts: dict[int, float] = {}
-        self._seen: dict[_Kind, deque[float]] = {}
-        self._last: dict[_Kind, int] = {}  # when it was seen last, in steps
-        self._observed = 0
+        self._recent: deque[Step] = deque(maxlen=RECENT)
+        self._loads: deque[float] = deque(maxlen=RECENT)  # of these
+        self._connected = False  # the next step follows the newest of these
+        self._by_rows: deque[tuple[Step, Step]] = deque(maxlen=KEPT)  # contrasts: fewer rows first
+        self._by_drafts: dict[int, deque[tuple[Step, Step]]] = {}  # by about how many sequences: plain first
+        self._contrasts = 0
+        self._drafts: dict[int, float] = {}  # by sequences: what drafting takes, as far as it was asked
         self._asked: tuple[int, int, int, bool] | None = None
         self._answer = self._base
-        self._known: dict[tuple[int, int, bool], float] = {}  # answers since something was learned
 
     def seconds(self, rows: int, spare: int, sequences: int, *, drafting: bool) -> Float64s:
         """Of steps of `rows`, `rows + 1`, ... `rows + spare` rows, `sequences` of which decode. Not to be
@@ -132,156 +148,111 @@ class CostModel:
 
     def _seconds(self, rows: int, spare: int, sequences: int, drafting: bool) -> Float64s:
         first = min(rows, self._most)
-        last = min(rows + spare, self._most)
-        times: Float64s = self._table[first : last + 1] + self._constant(sequences, drafting)
-        if times[0] < self._least(first):
-            times = np.maximum(times, _LEAST_SHARE * self._table[first : last + 1])
+        times: Float64s = self._table[first : first + spare + 1]
         if times.size < spare + 1:
             times = np.concatenate([times, np.full(spare + 1 - times.size, times[-1])])
-        return times
+        return times + self._draft(sequences) if drafting else times
 
     def step(self, rows: int, sequences: int, *, drafting: bool) -> float:
         """Of one step."""
-        asked = (rows, sequences, drafting)
-        known = self._known.get(asked)
+        forward = float(self._table[min(rows, self._most)])
+        return forward + self._draft(sequences) if drafting else forward
+
+    def _draft(self, sequences: int) -> float:
+        known = self._drafts.get(sequences)
         if known is None:
-            at = min(rows, self._most)
-            known = max(float(self._table[at]) + self._constant(sequences, drafting), self._least(at))
-            if len(self._known) >= MOST_KINDS:
-                self._known.clear()
-            self._known[asked] = known
+            known = self._drafts[sequences] = self._typical_draft(sequences)
         return known
-
-    def _least(self, rows: int) -> float:
-        """A curve measured on a busy machine may be corrected far down, but never to nothing."""
-        return _LEAST_SHARE * float(self._table[rows])
-
-    def _constant(self, sequences: int, drafting: bool) -> float:
-        overhead = self._overheads.get(sequences, self._overhead)
-        if not drafting:
-            return overhead
-        learned = self._drafts.get(sequences)
-        if learned is None:
-            learned = self._drafts[sequences] = self.scale * self.curve.draft(sequences)
-        return overhead + learned
 
     def knows_drafts(self, sequences: int) -> bool:
         """Whether steps have shown what drafting for so many sequences takes."""
-        return sequences in self._learned_drafts
+        return len(self._by_drafts.get(_about(sequences), ())) >= ENOUGH
 
-    def observe(self, rows: int, sequences: int, seconds: float, *, drafting: bool) -> None:
-        """Learns from a step that did nothing but decode."""
-        if rows > self._most:
+    @property
+    def knows_rows(self) -> bool:
+        """Whether steps have shown well what rows take."""
+        return len(self._by_rows) >= KNOWN
+
+    # Learning.
+
+    def observe(self, step: Step) -> None:
+        """Learns from a step, which came right after the one observed before, unless `interrupt` says
+        else."""
+        if step.rows > self._most:
+            self.interrupt()
             return
-        about = min(_about(rows), self._most)
-        kind = (sequences, about, drafting)
-        seconds *= float(self._base[about] / self._base[rows])
-        seen = self._seen.get(kind)
-        if seen is None:
-            if len(self._seen) >= MOST_KINDS:
-                self._forget(min(self._last, key=self._last.__getitem__))
-            seen = self._seen[kind] = deque(maxlen=RECENT)
-        seen.append(seconds)
-        self._observed += 1
-        self._last[kind] = self._observed
-        early = self._observed < 4 * STEPS_BETWEEN and self._observed % (STEPS_BETWEEN // 4) == 0
-        if early or self._observed % STEPS_BETWEEN == 0:
-            self.correct()
+        if self._connected and self._note_contrast(self._recent[-1], step):
+            self._contrasts += 1
+            if self._contrasts < KEPT or self._contrasts % LEARN_EVERY == 0:
+                self._correct()
+        self._connected = True
+        self._recent.append(step)
+        self._loads.append(step.seconds / self._expected(step))
+        self.load = median(self._loads)
 
-    def _forget(self, kind: _Kind) -> None:
-        del self._seen[kind], self._last[kind]
+    def interrupt(self) -> None:
+        """A step came that says nothing of decoding."""
+        self._connected = False
 
-    def correct(self) -> None:
-        """Takes in what was observed.
+    def _note_contrast(self, before: Step, step: Step) -> bool:
+        if before.sequences != step.sequences:
+            return False
+        if before.drafting == step.drafting:
+            fewer, more = sorted((before, step))
+            if more.rows < CLEARLY_MORE * fewer.rows:
+                return False
+            self._by_rows.append((fewer, more))
+            return True
+        if before.rows != step.rows:
+            return False
+        known = self._by_drafts.setdefault(_about(step.sequences), deque(maxlen=KEPT))
+        known.append((before, step) if step.drafting else (step, before))
+        return True
 
-        Steps without drafts say what a step costs, those with them what drafting adds to that.
-        The slope is the median of the slopes between two sizes at one number of sequences; what is left there
-        is its overhead.
-        """
-        for kind in [kind for kind, last in self._last.items() if self._observed - last > FORGOTTEN_AFTER]:
-            self._forget(kind)
-        typical = {kind: median(times) for kind, times in self._seen.items() if len(times) >= ENOUGH}
-        if not typical:
-            return
-        plain = {kind: seconds for kind, seconds in typical.items() if not kind[2]}
-        curve = {kind: self._curve_of(kind) for kind in typical}
-        self.scale = median(seconds / curve[kind] for kind, seconds in (plain or typical).items())
-        if not plain:
-            self.scale = min(self.scale, 1.0)  # drafts are to blame until a plain step is seen
-        residuals: dict[int, list[tuple[int, float]]] = {}
-        left = {kind: seconds - self.scale * curve[kind] for kind, seconds in typical.items()}
-        for kind, rest in left.items():
-            residuals.setdefault(kind[0], []).append((kind[1], rest))
-        if slopes := _slopes(residuals):
-            usual = float(self._base[-1] - self._base[0]) / self._most
-            self.slope = max(_weighted_median(slopes), -_MOST_TAKEN * self.scale * usual)
-        overheads: dict[tuple[int, bool], list[float]] = {}
-        for (sequences, rows, drafting), rest in left.items():
-            overheads.setdefault((sequences, drafting), []).append(rest - self.slope * rows)
-        self._overheads = {
-            sequences: median(overheads[sequences, drafting])
-            for sequences, drafting in sorted(overheads, reverse=True)
-        }  # of both kinds the one without drafts stays
-        self._overhead = median(self._overheads.values())
-        self._table = np.maximum.accumulate(self.scale * self._base + self.slope * self._numbers)
-        self._correct_drafts({sequences for sequences, _, _ in plain})
+    def _correct(self) -> None:
+        self.slope = self._typical_slope()
+        numbers = np.arange(self._most + 1, dtype=np.float64)
+        self._table = np.maximum.accumulate(self._base + self.slope * numbers)
+        self._drafts.clear()
         self._asked = None
-        self._known.clear()
+        self._loads = deque((step.seconds / self._expected(step) for step in self._recent), maxlen=RECENT)
 
-    def _correct_drafts(self, known: set[int]) -> None:
-        """Where steps without drafts are known, the rest of those with drafts is what drafting takes."""
-        left: dict[int, list[float]] = {}
-        for (sequences, rows, drafting), times in self._seen.items():
-            if drafting and sequences in known:
-                plain = float(self._table[rows]) + self._overheads[sequences]
-                left.setdefault(sequences, []).extend(seconds - plain for seconds in times)
-        for sequences, extra in left.items():
-            if len(extra) >= ENOUGH_PROBES:
-                self._learned_drafts[sequences] = max(median(extra), 0.0)
-        self._drafts = dict(self._learned_drafts)  # the others anew, by the present scale
+    def _expected(self, step: Step) -> float:
+        return self.step(step.rows, step.sequences, drafting=step.drafting)
 
-    def _curve_of(self, kind: _Kind) -> float:
-        sequences, rows, drafting = kind
-        return float(self._base[rows]) + (self.curve.draft(sequences) if drafting else 0.0)
+    def _typical_slope(self) -> float:
+        usual = float(self._base[-1] - self._base[0]) / self._most
+        slopes = [self._slope_of(*pair) for pair in self._by_rows]
+        return max(_surely(slopes, measured=0.0), -_MOST_TAKEN * usual)
 
+    def _slope_of(self, fewer: Step, more: Step) -> float:
+        """With which the model would have told the ratio of two steps. Whatever the load, both had it."""
+        ratio = max(fewer.seconds / more.seconds, _LESS_THAN_ROWS * fewer.rows / more.rows)
+        draft = self._draft(fewer.sequences) if fewer.drafting else 0.0
+        one, other = float(self._base[fewer.rows]) + draft, float(self._base[more.rows]) + draft
+        return (one - ratio * other) / (ratio * more.rows - fewer.rows)
 
-def _about(rows: int) -> int:
-    """In steps of about 6 %: totals that differ by a few are one kind, or no kind would come twice."""
-    step = 1 << max(rows.bit_length() - 4, 0)
-    return (rows + step // 2) // step * step
-
-
-def _slopes(residuals: dict[int, list[tuple[int, float]]]) -> list[tuple[float, int]]:
-    """Seconds a row above the curve, by numbers of sequences, each with the rows it was seen over.
-
-    Where every step had one size, what it took too long is put down to its drafts: then a step without them
-    looks short, will be tried, and the truth is known. Put down to the step itself, it would never be.
-    """
-    slopes = [
-        ((right - left) / (more - fewer), more - fewer)
-        for points in residuals.values()
-        for (fewer, left), (more, right) in _neighbours(points)
-    ]
-    return slopes or [
-        (rest / (rows - sequences), rows - sequences)
-        for sequences, points in residuals.items()
-        for rows, rest in points
-        if rows > sequences
-    ]
+    def _typical_draft(self, sequences: int) -> float:
+        """Of what pairs of steps say, and what was measured."""
+        measured, added = self.curve.draft(sequences), []
+        for plain, drafted in self._by_drafts.get(_about(sequences), ()):
+            added.append((drafted.seconds / plain.seconds - 1.0) * float(self._table[plain.rows]))
+        return max(_surely(added, measured), 0.0)
 
 
-def _weighted_median(values: list[tuple[float, int]]) -> float:
-    """Of (value, weight): two sizes that are close say little of what a row costs."""
-    left = sum(weight for _, weight in values) / 2
-    for value, weight in sorted(values):
-        left -= weight
-        if left <= 0:
-            return value
-    raise AssertionError("no values")
+def _about(number: int) -> int:
+    """In steps of about 6 %: numbers that differ by a few are one kind, or no kind would come twice."""
+    step = 1 << max(number.bit_length() - 4, 0)
+    return (number + step // 2) // step * step
 
 
-def _neighbours(points: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    """Pairs of points with different rows."""
-    ordered = sorted(points)
-    pairs = pairwise(ordered)
-    return [(one, other) for one, other in pairs if one[0] < other[0]]
+def _surely(values: list[float], measured: float) -> float:
+    """The median of what `values` are drawn from, as near to `measured` as they leave likely: it lies within
+    so many ranks of theirs as a fair coin strays. A few noisy values change nothing, two clear ones do."""
+    count = len(values)
+    if count < ENOUGH:
+        return measured
+    values.sort()
+    spread = math.sqrt(count)
+    least, most = values[int((count - spread) / 2)], values[math.ceil((count + spread) / 2) - 1]
+    return min(max(measured, least), most)

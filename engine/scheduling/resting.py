@@ -3,13 +3,22 @@
 Where that does not pay, drafting rests, and then there are no confidences to come back by. So one step of a
 rest drafts and nobody verifies it: a probe, and a rest is long enough to make it cheap. Where the probe
 promises a gain, or so many sequences have ended that what is known promises one, drafts are tried for a few
-steps. Whether they pay is judged by what these steps gave and took, not by what was expected of them.
+steps. Whether they pay is judged by the tokens that these steps gave, not by those expected of them, and by
+what the model says of their time beside that of plain ones.
 
-Rejected: judging by expectation alone, which a wrong curve or an untrue confidence fools for ever; and trials
-without probes, which cost six steps where one tells.
+That model learns from steps of different sizes, one after the other (`cost_curve.py`). Where all have one
+size, because rows seem free or drafts sure, a curve that lies would never be found out. So now and then a
+step leaves no drafts, a *look*: it is shorter by the draft pass, and the next one has a row a sequence. Looks
+are dense at first and become rare; each costs what drafts give in one step.
+
+Rejected: judging by expectation alone, which a wrong curve or an untrue confidence fools for ever; by
+observed times beside modelled ones, which a machine that slows down fools; and trials without probes, which
+cost six steps where one tells.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -21,8 +30,10 @@ from .verification import Budget
 TRIAL = 6
 """Steps that draft before the gain of drafting is judged; the first two verify by what was known before."""
 WARM_UP = 2
-ENOUGH_TOKENS = 8.0
-"""Of plain decoding in the same steps: with few sequences a trial lasts longer."""
+ENOUGH_TOKENS = 16.0
+"""Of plain decoding in the same steps: with few sequences a trial lasts longer; and
+MANY_TOKENS, of which the evidence consists at most. What one sequence accepts in twenty steps is luck."""
+MANY_TOKENS = 100.0
 SHORTEST_REST, LONGEST_REST = 32, 1024
 """Steps without drafts."""
 PROBE = 3
@@ -32,12 +43,18 @@ PROBE_SHARE = 0.02
 MOST_DOUBLINGS = 4
 TRIAL_EVERY = 16
 """Rests after which drafts are tried whatever the probe says: trust must be able to come back, too."""
-FORGETTING = 0.95
-"""Weight of the past, per step, in sums of tokens and seconds: about twenty steps count."""
-CLEARLY = 0.95
-"""Of the plain pace: a step expected to be slower is not tried."""
+MOST_FORGOTTEN = 0.02
+"""Of the past, per step, in sums of tokens and seconds: fifty steps count, more with few sequences."""
+LUCK = 0.5
+"""Standard deviation of the tokens of a step of one sequence, as a share of them: evidence that luck may
+explain is no reason to rest."""
+CLEARLY, HOPELESSLY = 0.95, 0.8
+"""Of the plain pace: where a step is expected to be slower, drafts are not tried. Expectations of a few
+sequences must be worse than those of many, since they say little of the next step."""
 FEWER = 0.8
 """Sequences, as a share of those when a rest began, from which the reasons for the rest are void."""
+FIRST_LOOK, MOST_BETWEEN_LOOKS = 4, 512
+"""Steps with drafts before the first look and again before the second; each later pause is twice as long."""
 
 
 class Resting:
@@ -51,6 +68,7 @@ class Resting:
         self._judged_sequences = 1  # of the steps that the sums below are of
         self._doubted = True  # what is expected may end a trial
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
+        self._looks: dict[int, tuple[int, int]] = {}  # by size of batch: steps to the next one, and the pause
 
     @property
     def resting(self) -> bool:
@@ -78,29 +96,43 @@ class Resting:
             self._judged_sequences = sequences
             self._forget()
         if self._tried >= TRIAL and self._plain_tokens >= ENOUGH_TOKENS:
-            pays = self._tokens * self._plain_seconds >= self._plain_tokens * self._seconds
+            luck = 1.0 + LUCK / math.sqrt(self._plain_tokens)
+            pays = luck * self._tokens * self._plain_seconds >= self._plain_tokens * self._seconds
             if pays:
                 self._rests_in_a_row = 0
             self._doubted = True
         else:
-            pays = not (self._doubted and self._expects_loss(sequences, budget))
+            pays = not (self._doubted and self._expects_loss(sequences, budget, chances))
         if not pays:
             self._begin(sequences)
             return False
         self._tried += 1
+        return not self._looks_now(sequences)
+
+    def _looks_now(self, sequences: int) -> bool:
+        """Whether a step that would draft leaves that out, to show what it takes."""
+        size = sequences.bit_length()
+        left, pause = self._looks.get(size, (FIRST_LOOK, FIRST_LOOK // 2))
+        if left > 1:
+            self._looks[size] = left - 1, pause
+            return False
+        pause = min(2 * pause, MOST_BETWEEN_LOOKS)
+        self._looks[size] = pause, pause
         return True
 
     def account(self, sequences: int, plain_seconds: float, tokens: float, seconds: float) -> None:
         """What a step that `counts` gave and took, beside what it would have taken without drafts."""
-        self._tokens = FORGETTING * self._tokens + tokens
-        self._seconds = FORGETTING * self._seconds + seconds
-        self._plain_tokens = FORGETTING * self._plain_tokens + sequences
-        self._plain_seconds = FORGETTING * self._plain_seconds + plain_seconds
+        kept = 1.0 - min(sequences / MANY_TOKENS, MOST_FORGOTTEN)
+        self._tokens = kept * self._tokens + tokens
+        self._seconds = kept * self._seconds + seconds
+        self._plain_tokens = kept * self._plain_tokens + sequences
+        self._plain_seconds = kept * self._plain_seconds + plain_seconds
 
-    def _expects_loss(self, sequences: int, budget: Budget | None) -> bool:
-        """Before there is evidence: whether the step just chosen is expected to lose, clearly. Of many
-        sequences, since confidences of a few say little of the next step."""
-        if budget is None or sequences < ENOUGH_TOKENS:
+    def _expects_loss(self, sequences: int, budget: Budget | None, chances: Float32s) -> bool:
+        """Before there is evidence: whether drafts are expected to lose, clearly."""
+        if sequences < ENOUGH_TOKENS:
+            return not self._promises(sequences, chances, HOPELESSLY)
+        if budget is None:
             return False
         plain = sequences / self._costs.step(sequences, sequences, drafting=False)
         return budget.tokens / budget.seconds < CLEARLY * plain
@@ -116,7 +148,6 @@ class Resting:
             self._rest_sequences, self._rests_in_a_row = sequences, 0
         if self._left and not fewer:
             return self._left == PROBE
-        self._costs.correct()  # steps without drafts were seen, perhaps for the first time
         due = not self._left and self._rests_taken % TRIAL_EVERY == 0
         if due or self._promises(sequences, chances):
             self._left = self._tried = 0
@@ -139,9 +170,10 @@ class Resting:
         self._left, self._rest_sequences = int(min(max(steps, SHORTEST_REST), LONGEST_REST)), sequences
         self._rests_taken += 1
 
-    def _promises(self, sequences: int, chances: Float32s) -> bool:
-        """Whether so many sequences would gain by drafts as good as the last ones were, verified alike."""
+    def _promises(self, sequences: int, chances: Float32s, least: float = 1.0) -> bool:
+        """Whether so many sequences would have more than `least` of the plain pace by drafts as good as the
+        last ones were, verified alike."""
         tokens = sequences * (1.0 + np.cumsum(chances))
         seconds = self._costs.seconds(sequences, sequences * chances.size, sequences, drafting=True)
         best = float((tokens / seconds[sequences::sequences]).max())
-        return best > sequences / self._costs.step(sequences, sequences, drafting=False)
+        return best > least * sequences / self._costs.step(sequences, sequences, drafting=False)

@@ -21,7 +21,7 @@ from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.commit import StepCommit
 
 from .confidences import Confidences
-from .cost_curve import CostModel
+from .cost_curve import CostModel, Step
 from .ledger import Ledger
 from .limits import SchedulingLimits
 from .members import Members
@@ -45,7 +45,6 @@ class _Planned(msgspec.Struct, frozen=True):
     sequences: int
     rows: int
     drafting: bool
-    plain_seconds: float  # of the same step without drafts
     seconds: float
     judged: bool  # verified by confidences: counts when the gain of drafting is judged
 
@@ -90,9 +89,11 @@ class Speculation:
         if self._at_hand and members.most_spare:
             if self._forced is not None:
                 spare = min(max(self._forced[0](step, members.most_spare), 0), members.most_spare)
-            elif not resting:  # what a probe made is only looked at
+            elif not resting:
                 self._budget = self._choose(members, other_rows)
                 spare = self._budget.spare
+            elif self._costs is not None and not self._costs.knows_rows:
+                spare = min(members.count, members.most_spare)  # else what a probe made is only looked at
         self._members, self._judged = members, (step, spare)
         return spare
 
@@ -101,7 +102,7 @@ class Speculation:
         worth, count = self.confidences.worth(members), members.count
         seconds = self._costs.seconds(other_rows + count, members.most_spare, count, drafting=True)
         if members.targets is not None:
-            return budget_for_targets(worth, seconds, members.targets)
+            return budget_for_targets(worth, seconds, members.targets / self._costs.load)
         return best_budget(worth, seconds)
 
     def needs_redeal(self, members: Members, decode: BatchLayout) -> bool:
@@ -140,14 +141,14 @@ class Speculation:
         if self._costs is None or not count or count < layout.slots.size:
             self._planned.append(None)
             return
-        plain = self._costs.step(count, count, drafting=False)
+        plain, load = self._costs.step(count, count, drafting=False), self._costs.load
         if verified and self._budget is not None:
             tokens, seconds = self._budget.tokens, self._budget.seconds
         else:
-            tokens, seconds = float(count), self._costs.step(count, count, drafting=drafts)
-        self._saved_estimated += tokens * plain / count - seconds
+            tokens, seconds = float(count), self._costs.step(layout.rows, count, drafting=drafts)
+        self._saved_estimated += (tokens * plain / count - seconds) * load
         judged = verified and drafts and self.resting is not None and self.resting.counts
-        self._planned.append(_Planned(count, layout.rows, drafts, plain, seconds, judged))
+        self._planned.append(_Planned(count, layout.rows, drafts, seconds * load, judged))
 
     # What came of it.
 
@@ -156,17 +157,25 @@ class Speculation:
         if not self.adaptive:
             return
         planned = self._planned.popleft()
-        if planned is not None and self._costs is not None:
-            if seconds > 0.0:
-                self._costs.observe(planned.rows, planned.sequences, seconds, drafting=planned.drafting)
-            self._account(planned, int(np.add.reduce(commit.counts)), seconds or planned.seconds)
+        if self._costs is not None:
+            if planned is None or seconds <= 0.0:
+                self._costs.interrupt()
+            else:
+                self._costs.observe(Step(planned.rows, planned.sequences, planned.drafting, seconds))
+            if planned is not None:
+                self._account(
+                    self._costs, planned, int(np.add.reduce(commit.counts)), seconds or planned.seconds
+                )
         self.confidences.report(commit)
 
-    def _account(self, planned: _Planned, tokens: int, seconds: float) -> None:
-        """What a step gave and took, beside what plain decoding would have."""
-        self._saved_measured += tokens * planned.plain_seconds / planned.sequences - seconds
+    def _account(self, costs: CostModel, planned: _Planned, tokens: int, seconds: float) -> None:
+        """What a step gave and took, beside plain decoding on a machine that was as busy."""
+        count = planned.sequences
+        plain = costs.step(count, count, drafting=False)
+        plain *= seconds / costs.step(planned.rows, count, drafting=planned.drafting)
+        self._saved_measured += tokens * plain / count - seconds
         if planned.judged and self.resting is not None:
-            self.resting.account(planned.sequences, planned.plain_seconds, tokens, seconds)
+            self.resting.account(count, plain, tokens, seconds)
 
     def totals(self) -> SpeculationTotals:
         return SpeculationTotals(

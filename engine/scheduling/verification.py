@@ -25,6 +25,11 @@ from stepahead.engine.model.runner import Float32s, Int32s
 
 Float64s = npt.NDArray[np.float64]
 
+WORTH_CHOOSING = 0.01
+"""Of tokens per second, what fewer drafts must promise beyond all of them. Where rows are all but free, a
+choice gains nothing and costs the host: the device deals the rows, and a layout of another size is sent
+there."""
+
 MOST_CANDIDATES = 64
 """Totals compared per step, evenly spread: with a thousand drafts one row more or less decides nothing."""
 
@@ -85,7 +90,7 @@ def even_split(most: Int32s, spare: int) -> Int32s:
 
 
 def best_budget(survival: Float32s, seconds: Float64s) -> Budget:
-    """The number of drafts with the most expected tokens per second; the fewest among equals.
+    """The number of drafts with the most expected tokens per second, all of them if that is hardly less.
 
     `survival` `[b, D]` holds 0 for drafts that may not be verified; `seconds` `[most + 1]` is what the step
     takes with 0, 1, ... `most` drafts.
@@ -93,26 +98,34 @@ def best_budget(survival: Float32s, seconds: Float64s) -> Budget:
     most = seconds.size - 1
     if most <= FEW:
         return _best_of_few(survival, seconds)
-    best = survival.flatten()
-    best.sort()
+    worth = survival.flatten()
+    worth.sort()
     tokens: Float64s = np.empty(most + 1)
-    tokens[0], tokens[1:] = survival.shape[0], best[: -most - 1 : -1]
+    tokens[0], tokens[1:] = survival.shape[0], worth[: -most - 1 : -1]
     np.add.accumulate(tokens, out=tokens)
     stride = -(-most // MOST_CANDIDATES)
     chosen = int((tokens[::stride] / seconds[::stride]).argmax()) * stride
-    return Budget(chosen, float(tokens[chosen]), float(seconds[chosen]))
+    best = Budget(chosen, float(tokens[chosen]), float(seconds[chosen]))
+    return _all_unless_better(best, Budget(most, float(tokens[most]), float(seconds[most])))
+
+
+def _all_unless_better(best: Budget, everything: Budget) -> Budget:
+    hardly = everything.tokens * best.seconds >= (1.0 - WORTH_CHOOSING) * best.tokens * everything.seconds
+    return everything if hardly else best
 
 
 def _best_of_few(survival: Float32s, seconds: Float64s) -> Budget:
     """The same in plain numbers, which for a sequence or two costs a third."""
-    tokens, best = float(survival.shape[0]), Budget(-1, 0.0, 1.0)
+    tokens = float(survival.shape[0])
+    best = last = Budget(-1, 0.0, 1.0)
     worth = sorted(survival.ravel().tolist(), reverse=True)
     for spare, time in enumerate(seconds.tolist()):
         if spare:
             tokens += worth[spare - 1]
+        last = Budget(spare, tokens, time)
         if tokens * best.seconds > best.tokens * time:
-            best = Budget(spare, tokens, time)
-    return best
+            best = last
+    return _all_unless_better(best, last)
 
 
 def budget_for_targets(survival: Float32s, seconds: Float64s, targets: Float64s) -> Budget:

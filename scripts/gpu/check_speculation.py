@@ -56,7 +56,7 @@ async def main(arguments: argparse.Namespace) -> None:
             same = sum(a == b for a, b in zip(texts["off"], texts["adaptive"], strict=True))
             print(f"  {same} of {count} texts equal with and without; {engine.stats().speculation}")
             model = speculation._costs
-            print(f"  learned: scale {model.scale:.2f}, slope {1e6 * model.slope:.1f} us, {model._overheads}")
+            print(f"  learned: load {model.load:.2f}, slope {1e6 * model.slope:.2f} us a row")
 
 
 async def _run(engine: Engine, count: int, tokens: int, name: str = "") -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepahead.engine.scheduling.cost_curve import ENOUGH, MOST_KINDS, STEPS_BETWEEN, CostCurve, CostModel
+from stepahead.engine.scheduling.cost_curve import RECENT, CostCurve, CostModel, Step
 
 LINE = CostCurve(rows=(1, 101), seconds=(1.0, 2.0), sequences=(1, 10), draft_seconds=(0.1, 0.19))
 
@@ -47,84 +47,94 @@ def test_what_is_no_curve_is_refused(wrong: dict[str, object]) -> None:
         CostCurve(**wrong)  # type: ignore[arg-type]
 
 
-def observe(model: CostModel, rows: int, sequences: int, seconds: float, times: int, *, drafts: bool) -> None:
-    for _ in range(times):
-        model.observe(rows, sequences, seconds, drafting=drafts)
+def observe(model: CostModel, steps: list[tuple[int, float, bool]], sequences: int = 10) -> None:
+    """Steps of (rows, seconds, whether it drafted), one after the other."""
+    for rows, seconds, drafting in steps:
+        model.observe(Step(rows, sequences, drafting, seconds))
 
 
-def test_steps_correct_what_a_row_and_what_a_step_cost() -> None:
-    """A longer context: half as much again per row, and something per step that the curve never saw."""
+def test_a_machine_that_is_busy_changes_no_ratio() -> None:
+    """Whatever was seen when: sizes seen under load are not dearer than those seen in a quiet minute."""
     model = CostModel(LINE, 200)
-
-    def truth(rows: int) -> float:
-        return 1.0 + 0.01 * (rows - 1) + 0.005 * rows + 0.3
-
-    for rows in (10, 20, 40, 60):
-        observe(model, rows, 10, truth(rows) + 0.19, 8, drafts=True)
-        model.observe(rows, 10, 50.0, drafting=True)  # a page fault
-    observe(model, 10, 10, truth(10), 9, drafts=False)
-    assert model.scale * 0.01 + model.slope == pytest.approx(0.015)
-    learned = [model.step(rows, 10, drafting=False) for rows in (10, 35, 60)]
-    assert learned == pytest.approx([truth(rows) for rows in (10, 35, 60)])
-    assert model.step(30, 10, drafting=True) == pytest.approx(truth(30) + 0.19)
-    assert model.step(30, 7, drafting=False) == pytest.approx(truth(30)), "another number of sequences"
-    several = model.seconds(10, 3, 10, drafting=False)
-    assert several.tolist() == pytest.approx([truth(rows) for rows in (10, 11, 12, 13)])
+    for load, rows in ((1.0, 60), (3.0, 10), (1.0, 60), (2.0, 30)):
+        observe(model, [(rows, load * (1.0 + 0.01 * (rows - 1)), False)] * 2 * RECENT)
+        assert model.load == pytest.approx(load)
+        model.interrupt()
+    assert model.step(60, 10, drafting=False) == pytest.approx(1.59)
+    assert model.step(60, 10, drafting=True) == pytest.approx(1.59 + 0.19)
 
 
-def test_few_steps_correct_nothing() -> None:
+def test_steps_one_after_the_other_show_what_rows_take() -> None:
+    """A longer context: half as much again per row, while the load changes; and a page fault."""
     model = CostModel(LINE, 200)
-    for rows in (1, 2, 4, 8, 16, 32, 64, 128):
-        observe(model, rows, 1, 99.0, ENOUGH - 1, drafts=False)
-    model.correct()
-    assert model.step(51, 1, drafting=False) == pytest.approx(1.5)
+    for number in range(12):
+        load = 1.0 + 0.3 * (number % 3)
+        pair = [(10, load * (1.09 + 0.05), False), (60, load * (1.59 + 0.3), False)]
+        observe(model, pair if number != 5 else [(10, 50.0, False), pair[1]])
+        model.interrupt()
+    assert model.slope == pytest.approx(0.005)
+    times = model.seconds(10, 50, 10, drafting=False)
+    assert times[50] / times[0] == pytest.approx(1.89 / 1.14)
+    assert model.seconds(10, 50, 10, drafting=False) is times, "the same until something is learned"
 
 
-def test_a_machine_that_slows_down_is_slower_for_every_row() -> None:
-    """Only plain steps are seen: what they take too long, drafts would take too long as well."""
+def test_rows_far_apart_only() -> None:
     model = CostModel(LINE, 200)
-    observe(model, 10, 10, 2 * 1.09, STEPS_BETWEEN, drafts=False)
-    assert model.step(60, 10, drafting=False) == pytest.approx(2 * 1.59)
-    assert model.step(60, 10, drafting=True) == pytest.approx(2 * (1.59 + 0.19))
+    observe(model, [(40, 1.0, False), (50, 9.0, False)] * 20)
+    assert model.slope == 0.0
+    assert not model.knows_rows
 
 
-def test_totals_that_differ_by_a_few_rows_are_one_kind() -> None:
-    """Adaptive totals seldom come twice, and must teach all the same."""
+def test_what_is_not_sure_stays_as_measured() -> None:
+    """One pair alone, or pairs that contradict each other."""
     model = CostModel(LINE, 200)
-    for rows in range(97, 97 + STEPS_BETWEEN // 4):
-        model.observe(rows, 20, 3 * (1.0 + 0.01 * (rows - 1)), drafting=False)
-    assert model.step(100, 20, drafting=False) == pytest.approx(3 * 1.99, rel=0.02)
+    observe(model, [(10, 1.09, False), (60, 5.0, False)])
+    assert model.slope == 0.0
+    for seconds in (1.0, 2.5, 0.9, 2.4):
+        model.interrupt()
+        observe(model, [(10, 1.09, False), (60, seconds, False)])
+    assert model.slope == 0.0
+    assert not model.knows_rows
 
 
-def test_a_curve_from_a_busy_machine_shrinks_as_a_whole() -> None:
+def test_rows_never_seem_free_where_they_were_measured_as_dear() -> None:
     model = CostModel(LINE, 200)
-    for rows in (10, 50):
-        observe(model, rows, 5, (1.0 + 0.01 * (rows - 1)) / 4, STEPS_BETWEEN, drafts=False)
-    assert model.scale == pytest.approx(0.25)
-    assert model.step(101, 5, drafting=False) == pytest.approx(0.5)
-    assert model.step(101, 10, drafting=True) == pytest.approx(0.5 + 0.19 / 4)
+    observe(model, [(10, 1.0, False), (60, 1.0, False)] * 20)
+    assert model.slope == pytest.approx(-0.75 * 0.01, rel=0.01)
+    times = model.seconds(1, 150, 1, drafting=False)
+    assert (np.diff(times) >= 0).all()
+    assert times[-1] > times[0] + 0.3
 
 
 def test_drafting_is_what_steps_with_drafts_take_more() -> None:
-    """Few such steps, each of another size, are enough: a rest has only its probes."""
     model = CostModel(LINE, 200)
-    for rows in (10, 12, 30, 44, 58):
-        model.observe(rows, 10, 1.0 + 0.01 * (rows - 1) + 0.5, drafting=True)
-    observe(model, 10, 10, 1.09, STEPS_BETWEEN, drafts=False)
-    assert model.step(40, 10, drafting=False) == pytest.approx(1.39)
+    assert model.step(10, 10, drafting=True) == pytest.approx(1.09 + 0.19)
+    observe(model, [(10, 2 * 1.09, False), (10, 2 * (1.09 + 0.5), True)] * 3)
+    assert model.load == pytest.approx(2.0)
+    assert model.knows_drafts(10)
+    assert not model.knows_drafts(5)
+    assert model.step(10, 10, drafting=True) == pytest.approx(1.59)
     assert model.step(40, 10, drafting=True) == pytest.approx(1.89)
     assert model.step(10, 5, drafting=True) == pytest.approx(1.09 + LINE.draft(5)), "elsewhere as measured"
 
 
-def test_kinds_of_steps_are_bounded_and_large_ones_ignored() -> None:
-    model = CostModel(LINE, 4000)
-    for sequences in range(1, 3 * MOST_KINDS):
-        model.observe(1000, sequences, 1.0, drafting=False)
-    assert len(model._seen) == MOST_KINDS
-    model.observe(10**9, 1, 1.0, drafting=False)
-    assert model.step(10**9, 1, drafting=False) > 0
+@pytest.mark.parametrize("between", ["another batch", "something else", "both differ"])
+def test_only_steps_that_differ_in_one_thing_are_compared(between: str) -> None:
+    model = CostModel(LINE, 200)
+    for _ in range(10):
+        observe(model, [(10, 1.0, False)])
+        if between == "something else":
+            model.interrupt()
+        observe(model, [(60, 9.0, between == "both differ")], 11 if between == "another batch" else 10)
+        model.interrupt()
+    assert model.slope == 0.0
+    assert model.step(10, 10, drafting=True) == pytest.approx(1.09 + 0.19)
 
 
-def test_a_budget_beyond_the_table_costs_what_its_end_does() -> None:
+def test_steps_beyond_the_table_teach_nothing_and_cost_what_its_end_does() -> None:
     model = CostModel(LINE, 100)
+    observe(model, [(10, 1.09, False), (10**9, 99.0, False), (10, 1.09, False)])
+    assert model.load == pytest.approx(1.0)
+    assert model.step(10**9, 1, drafting=False) == model.step(100, 1, drafting=False)
     assert model.seconds(98, 5, 1, drafting=False).shape == (6,)
+    assert model.seconds(200, 5, 1, drafting=False).shape == (6,)

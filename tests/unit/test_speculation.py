@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel
 from stepahead.engine.scheduling.ledger import DECODE, Ledger
 from stepahead.engine.scheduling.members import Members
-from stepahead.engine.scheduling.resting import SHORTEST_REST, TRIAL
+from stepahead.engine.scheduling.resting import LONGEST_REST, SHORTEST_REST, TRIAL
 from stepahead.engine.scheduling.speculation import Speculation
 
 from .core_driver import Setup
@@ -41,8 +43,8 @@ class House:
         curve = CostCurve(
             rows=(1, most + 1),
             seconds=(base + measured, base + measured * (most + 1)),
-            sequences=(1,),
-            draft_seconds=(draft,),
+            sequences=(1, most),
+            draft_seconds=(draft, draft),
         )
         self.policy = Speculation(self.ledger, limits, CostModel(curve, most))
         self.members = Members(self.ledger, np.arange(1, sequences + 1, dtype=np.int32))
@@ -52,6 +54,7 @@ class House:
         self.spares: list[int] = []
         self.drafted: list[bool] = []
         self.tokens = self.time = 0.0
+        self.disturbance: Callable[[int], float] = lambda step: 1.0  # of the times of steps, by their number
         self._flying: list[tuple[BatchLayout, np.ndarray | None]] = []
 
     def keep(self, sequences: int) -> None:
@@ -89,6 +92,7 @@ class House:
         self.tokens += float(accepted.sum()) + layout.slots.size
         self.time += seconds
         step = self.step - len(self._flying) - 1
+        seconds *= self.disturbance(step)
         self.policy.committed(
             StepCommit(
                 step=step,
@@ -120,7 +124,7 @@ def test_a_plan_sees_confidences_of_two_steps_before_and_older(ahead: int) -> No
 
     def totals(last: float) -> list[int]:
         house = House(3)
-        for confidence in (0.9, 0.6, 0.3, last):
+        for confidence in (0.9, 0.6, 0.3, 0.3, last):  # the fourth is a look
             house.plan(confidence)
             if len(house._flying) >= ahead:
                 house.commit()
@@ -129,8 +133,8 @@ def test_a_plan_sees_confidences_of_two_steps_before_and_older(ahead: int) -> No
         return [*house.spares, house.plan(0.5), house.plan(0.5)]
 
     high, low = totals(0.95), totals(0.05)
-    assert high[:5] == low[:5], "the step right after a round knew its confidences"
-    assert high[5] > low[5], "the step after that did not"
+    assert high[:6] == low[:6], "the step right after a round knew its confidences"
+    assert high[6] > low[6], "the step after that did not"
 
 
 def test_without_costs_every_step_verifies_all_and_drafts() -> None:
@@ -144,9 +148,10 @@ def test_without_costs_every_step_verifies_all_and_drafts() -> None:
 
 def test_drafts_that_pay_are_verified_and_others_not() -> None:
     sure, unsure = House(4), House(4, row=3e-3)
-    sure.run(40, 0.95)
+    sure.run(120, 0.95)
     unsure.run(40, 0.4)
-    assert min(sure.spares[4:]) == 4 * DRAFTS
+    assert set(sure.spares[4:]) == {4 * DRAFTS, 0}, "all, and none behind a look"
+    assert sure.spares[4:].count(0) <= 5
     assert sure.rate > 2 * sure.plain_rate(4)
     assert max(unsure.spares[4:]) < 4 * DRAFTS
 
@@ -172,14 +177,16 @@ def test_a_curve_that_lies_is_found_out(sequences: int, measured_row: float) -> 
 
 @pytest.mark.parametrize("sequences", [1, 8])
 def test_a_machine_that_slows_down_does_not_end_speculation_for_long(sequences: int) -> None:
-    """Steps take three times as long: put down to the drafts at first, until a rest shows the truth."""
+    """Steps take three times as long: nobody's fault, and no reason to choose otherwise."""
     house = House(sequences, row=0.5e-3, draft=2e-3)
     house.run(100, 0.85)
-    assert all(house.drafted[-50:])
-    house.base, house.row, house.draft = 3 * house.base, 3 * house.row, 3 * house.draft
+    chosen = set(house.spares[-50:])
+    house.disturbance = lambda step: 3.0
     house.run(600, 0.85)
-    assert house.drafted[-600:].count(False) < 150
-    assert all(house.drafted[-100:])
+    assert house.drafted[-600:].count(False) <= 4, "looks, no rest"
+    assert set(house.spares[-600:]) == chosen | {0}
+    assert house.policy._costs is not None
+    assert house.policy._costs.load == pytest.approx(3.0)
 
 
 def test_promises_that_are_not_kept_are_not_believed() -> None:
@@ -204,8 +211,8 @@ def test_drafting_rests_and_comes_back_when_drafts_are_better() -> None:
     resting = house.drafted[200:].count(False) / len(house.drafted[200:])
     assert resting > 0.9, "a few trials, no more"
     before = len(house.drafted)
-    house.run(300, 0.97)
-    assert all(house.drafted[-20:])
+    house.run(LONGEST_REST, 0.97)
+    assert house.drafted[-20:].count(False) <= 1
     assert sum(house.spares[-10:]) > 10 * 16
     assert house.policy.totals().steps_without_drafts > SHORTEST_REST
     assert before > 0
@@ -246,10 +253,12 @@ def test_caps_and_targets_reach_the_choice() -> None:
     assert not any(house.drafted[-5:]), "nobody verifies, so nobody drafts"
 
 
-def test_drafts_without_a_chance_are_not_verified_where_rows_are_free() -> None:
-    house = House(4, row=1e-9)
-    house.run(20, np.array([0.5, 0.5, 0.1, 0.9], dtype=np.float32))  # survivals 0.5, 0.25, 0.025, 0.0225
-    assert house.spares[-10:] == [4 * 2] * 10
+def test_where_rows_are_all_but_free_nothing_is_chosen() -> None:
+    """Survivals 0.5, 0.25, 0.025, 0.0225: the last drafts are worth little, and leaving them out less."""
+    house = House(4, row=1e-6)
+    house.run(40, np.array([0.5, 0.5, 0.1, 0.9], dtype=np.float32))
+    assert set(house.spares[2:]) == {4 * DRAFTS, 0}
+    assert len({id(house.members.layout(spare)) for spare in house.spares}) == 2, "layouts come again"
 
 
 def test_forced_budgets() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stepahead.engine.model.v41 import dealing
 from stepahead.engine.scheduling.cost_curve import CostCurve
 from stepahead.engine.scheduling.verification import (
+    WORTH_CHOOSING,
     Budget,
     best_budget,
     budget_for_targets,
@@ -110,7 +111,9 @@ def test_no_allowed_split_of_any_total_promises_more(
         return tokens / float(seconds[sum(drafts)])
 
     best = max(rate(drafts) for drafts in product(*(range(cap + 1) for cap in most.tolist())))
-    assert rate(tuple((lengths - 1).tolist())) == pytest.approx(best, rel=1e-5)
+    assert rate(tuple((lengths - 1).tolist())) >= best * (1.0 - 1e-5 - WORTH_CHOOSING)
+    if budget.spare < most.sum():
+        assert rate(tuple((lengths - 1).tolist())) == pytest.approx(best, rel=1e-5)
 
 
 @given(situations(), st.data())
@@ -153,10 +156,20 @@ def test_the_device_deals_without_a_look_at_any_value() -> None:
     assert lengths.tolist() == deal(survival.numpy(), most.numpy(), 9).tolist()
 
 
-def test_of_equal_rates_the_fewest_drafts() -> None:
-    """A draft that gives what it costs changes nothing, and is not verified."""
-    survival = np.array([[1.0, 1.0]], dtype=np.float32)
-    assert best_budget(survival, np.array([1.0, 2.0, 3.0])).spare == 0
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_all_drafts_unless_fewer_are_clearly_better(sequences: int) -> None:
+    """A choice that gains nothing is not made; of equal rates that are clearly better, the fewest drafts."""
+    survival = np.full((sequences, 2), 0.5, dtype=np.float32)
+    most = 2 * sequences
+    worth = np.concatenate([[sequences], np.full(most, 0.5)]).cumsum()
+
+    def chosen(last: float) -> int:
+        """Every total gives the same rate; all drafts take so much longer than that."""
+        seconds = worth / sequences
+        seconds[most] *= last
+        return best_budget(survival, seconds).spare
+
+    assert [chosen(last) for last in (1.0, 1.005, 1.02)] == [most, most, 0]
 
 
 def test_many_drafts_are_judged_at_some_totals() -> None:
