@@ -5,6 +5,9 @@ uses must cost only its rows. Asking the device who uses what would stall the st
 mirror: bits by slot that name the work, and the widths of lists. Tables of lists are as wide as the widest
 list there ever was; where captured steps read them they are wide from the start (`widen`), since a captured
 launch knows a table by its address.
+
+Numbers of a slot lie in one matrix for each type, a table a row, so that newcomers without edits are one copy
+to the device and four launches, not a dozen of each.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from stepahead.devices.kernels.reference.sampling.tables import (
 
 from ...token_edits import LONGEST_WORD
 from ..runner import NO_TOKEN, EditRows, RunnerShape, SamplingRows
-from .host_arrays import to_device
+from .host_arrays import to_device, together_to_device
 from .seen_tokens import SeenTokens
 
 __all__ = [
@@ -37,19 +40,12 @@ __all__ = [
 ]  # fmt: skip
 
 EDITS = BIAS | ALLOWED | WORDS | PENALTY
-_SCALARS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "choice",
-    "origin",
-    "min_output",
-    "end_ids",
-    "most_drafts",
-)
+_LONGS = ("top_k", "choice", "origin", "min_output", "most_drafts")
+_FLOATS = ("temperature", "top_p", "min_p")
 _PENALTIES = ("presence", "frequency", "repetition")
 _LISTS = ("bias_ids", "allowed_ids", "word_ends")
+_ALIGNED = 4
+"""Numbers of a row are filled up to a multiple of it: every table then begins at 16 bytes."""
 _WORDS = 256
 """Bad words of a slot that `widen` makes room for at first."""
 
@@ -68,15 +64,19 @@ class SamplingSlots:
         def zeros(dtype: torch.dtype, *size: int) -> Tensor:
             return torch.zeros(slots, *size, dtype=dtype, device=device)
 
-        self.temperature = zeros(torch.float32)
-        self.top_k = zeros(torch.int64)
-        self.top_p = zeros(torch.float32) + 1
-        self.min_p = zeros(torch.float32)
-        self.seed = zeros(torch.int64)
-        self.choice = zeros(torch.int64)
-        self.origin = zeros(torch.int64)
-        self.most_drafts = zeros(torch.int64)
-        self.min_output = zeros(torch.int64)
+        def rows(count: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(count, -(-slots // _ALIGNED) * _ALIGNED, dtype=dtype, device=device)
+
+        self._longs, self._floats = rows(1 + len(_LONGS), torch.int64), rows(len(_FLOATS), torch.float32)
+        self._ints = rows(2 + len(_LISTS), torch.int32)
+        self.seed, self.top_k, self.choice, self.origin, self.min_output, self.most_drafts = self._longs[
+            :, :slots
+        ].unbind()
+        self.temperature, self.top_p, self.min_p = self._floats[:, :slots].unbind()
+        self._work_bits, self._logprobs_wanted, *counts = self._ints[:, :slots].unbind()
+        self._counts = dict(zip(_LISTS, counts, strict=True))
+        self.top_p.fill_(1)
+        self._logprobs_wanted.fill_(-1)
         self.end_ids = zeros(torch.int64, shape.max_stop_ids) + NO_TOKEN
         self.presence, self.frequency = zeros(torch.float32), zeros(torch.float32)
         self.repetition = zeros(torch.float32) + 1
@@ -88,8 +88,6 @@ class SamplingSlots:
         self.forced: npt.NDArray[np.int32] = np.full(slots, NO_TOKEN, dtype=np.int32)
         self.top_k_host: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.logprobs: npt.NDArray[np.int32] = np.full(slots, -1, dtype=np.int32)
-        self._work_bits, self._logprobs_wanted = zeros(torch.int32), zeros(torch.int32) - 1
-        self._counts = {name: zeros(torch.int32) for name in _LISTS}
 
     def tables(self) -> SamplingTables:
         """What the fused operations read; valid while `generation` stays."""
@@ -115,11 +113,6 @@ class SamplingSlots:
         """Write the rows of new occupants."""
         if rows.slots.size == 0:
             return
-        index = self._to(rows.slots, torch.int64)
-        for name in _SCALARS:
-            table: Tensor = getattr(self, name)
-            table[index] = self._to(getattr(rows, name), table.dtype)
-        self.seed[index] = to_device(rows.seed.view(np.int64), self._device)
         random = rows.temperature > 0
         filtered = random & ((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0))
         work = RANDOM * random + FILTER * filtered + EARLY_BAN * (rows.min_output > 0)
@@ -127,14 +120,26 @@ class SamplingSlots:
         self.forced[rows.slots] = rows.forced
         self.top_k_host[rows.slots] = rows.top_k
         self.logprobs[rows.slots] = rows.logprobs
-        for count in self._counts.values():
-            count.index_fill_(0, index, 0)
+        counts = np.zeros((len(_LISTS), self.work.size), dtype=np.int32)
         if edits is not None:
-            self._edit(edits)
-        self._work_bits[index] = self._to(self.work[rows.slots], torch.int32)
-        self._logprobs_wanted[index] = self._to(rows.logprobs, torch.int32)
+            counts[:, edits.slots] = self._edit(edits)
+        index, longs, floats, ints, end_ids = together_to_device(
+            (
+                rows.slots.astype(np.int64),
+                np.stack((rows.seed.view(np.int64), *(getattr(rows, name) for name in _LONGS))),
+                np.stack([getattr(rows, name) for name in _FLOATS]),
+                np.stack((self.work[rows.slots], rows.logprobs, *counts[:, rows.slots])),
+                rows.end_ids.astype(np.int64),
+            ),
+            self._device,
+        )
+        self._longs.index_copy_(1, index, longs)
+        self._floats.index_copy_(1, index, floats)
+        self._ints.index_copy_(1, index, ints)
+        self.end_ids.index_copy_(0, index, end_ids)
 
-    def _edit(self, rows: EditRows) -> None:
+    def _edit(self, rows: EditRows) -> npt.NDArray[np.int32]:
+        """Write what these rows list and note the work. Returns how long their lists are, `[lists, rows]`."""
         index = self._to(rows.slots, torch.int64)
         for name in _PENALTIES:
             getattr(self, name)[index] = self._to(getattr(rows, name), torch.float32)
@@ -151,10 +156,8 @@ class SamplingSlots:
             WORDS: (rows.word_ends >= 0).any(-1),
             PENALTY: (rows.seen_ids >= 0).any(-1),
         }
-        for name in _LISTS:
-            count = (getattr(rows, name) >= 0).sum(-1)
-            self._counts[name][index] = self._to(count, torch.int32)
         self.work[rows.slots] += sum(bit * present.astype(np.int32) for bit, present in has.items())
+        return np.stack([(getattr(rows, name) >= 0).sum(-1) for name in _LISTS]).astype(np.int32)
 
     def _listed(self, table: Tensor, index: Tensor, rows: npt.NDArray[np.generic]) -> Tensor:
         """The table with these rows, wider where they are; the rest of a row is pads."""
