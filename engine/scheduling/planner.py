@@ -177,7 +177,9 @@ class SchedulingCore(Admitting):
             np.array(copies, dtype=np.int32) if copies else NO_COPIES,
             scored_rows(self.ledger, layout, rows.prompts),
             self._speculation.needs_redeal(rows.members, rows.decode),
-            self._speculation.drafts(rows.members, bool(self.ledger.most_drafts[ending].any())),
+            self._speculation.drafts(
+                rows.members, bool(self.ledger.most_drafts[ending].any()), mixed=bool(rows.prompts)
+            ),
         )
         for prompt in rows.prompts:
             self._saves.chunk_planned(prompt.slot, prompt.end)

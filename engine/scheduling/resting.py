@@ -84,14 +84,17 @@ class Resting:
         """Whether a step planned now says what drafts are worth."""
         return self._tried > WARM_UP
 
-    def drafts(self, sequences: int, budget: Budget | None, chances: Float32s) -> bool:
+    def drafts(
+        self, sequences: int, budget: Budget | None, chances: Float32s, *, mixed: bool = False
+    ) -> bool:
         """Whether the step being planned leaves drafts. Once a step.
 
         `budget` is what it verifies by confidences, if it does; `chances` `[D]` what drafts of a sequence are
-        worth as far as is known.
+        worth as far as is known. `mixed`: the step has rows of prompts, so that there will soon be more
+        sequences, and few ones end no rest.
         """
         if self._left:
-            return self._rest_on(sequences, chances)
+            return self._rest_on(sequences, chances, mixed)
         if not FEWER <= sequences / self._judged_sequences <= 1 / FEWER:
             self._judged_sequences = sequences
             self._forget()
@@ -140,10 +143,10 @@ class Resting:
     def _forget(self) -> None:
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
 
-    def _rest_on(self, sequences: int, chances: Float32s) -> bool:
+    def _rest_on(self, sequences: int, chances: Float32s, mixed: bool) -> bool:
         """One step without drafts, or the probe near the end."""
         self._left -= 1
-        fewer = sequences < FEWER * self._rest_sequences
+        fewer = not mixed and sequences < FEWER * self._rest_sequences
         if fewer:
             self._rest_sequences, self._rests_in_a_row = sequences, 0
         if self._left and not fewer:

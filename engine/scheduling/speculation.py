@@ -74,6 +74,11 @@ class Speculation:
         self.adaptive = self._drafts > 0
         self._forced = (spare, drafts)
 
+    def assume(self, costs: CostModel) -> None:
+        """From now on steps are judged by `costs`, and drafting never rests; for benchmarks, which ask what
+        would be verified on another device. Before the first step of an adaptive engine."""
+        self._costs, self.resting = costs, None
+
     # Choosing a step.
 
     def spare(self, members: Members, other_rows: int, step: int) -> int:
@@ -109,19 +114,22 @@ class Speculation:
         """Whether the device must split these decode rows: there is more than one way to."""
         return self.adaptive and members.count > 1 and 0 < decode.rows - members.count < members.most_spare
 
-    def drafts(self, members: Members, others_draft: bool) -> bool:
-        """Whether the step that was just chosen leaves drafts; `others_draft`: prompts that end in it may."""
+    def drafts(self, members: Members, others_draft: bool, *, mixed: bool = False) -> bool:
+        """Whether the step that was just chosen leaves drafts; `others_draft`: prompts that end in it may.
+        `mixed`: it has rows of prompts."""
         if not (members.most_spare or others_draft):
             return False
         if self._forced is not None:
             return self._forced[1](self._judged[0])
-        if not self.adaptive or not members.count or self.resting is None:
+        if not self.adaptive or self.resting is None:
             return True
         rested = self.resting.resting
+        if not members.count:
+            return not rested
         chances = (
             self.confidences.mean * np.float32(self.confidences.trust) if rested else self.confidences.mean
         )
-        drafts = self.resting.drafts(members.count, self._budget, chances)
+        drafts = self.resting.drafts(members.count, self._budget, chances, mixed=mixed)
         if rested and not self.resting.resting:
             self.confidences.forget_sequences()  # what they were known for is as old as the rest
         return drafts

@@ -12,7 +12,7 @@ from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel
 from stepahead.engine.scheduling.ledger import DECODE, Ledger
 from stepahead.engine.scheduling.members import Members
-from stepahead.engine.scheduling.resting import LONGEST_REST, SHORTEST_REST, TRIAL
+from stepahead.engine.scheduling.resting import LONGEST_REST, PROBE, SHORTEST_REST, TRIAL
 from stepahead.engine.scheduling.speculation import Speculation
 
 from .core_driver import Setup
@@ -228,6 +228,32 @@ def test_fewer_sequences_end_a_rest_at_once() -> None:
     house.run(4, 0.7)
     assert not house.policy.resting.resting
     assert all(house.drafted[-3:])
+
+
+def test_prompts_end_no_rest() -> None:
+    """The next batch begins with a few sequences, and all the others are on their way."""
+    house = House(64, row=1e-3, draft=2e-3)
+    policy = house.policy
+    assert policy.resting is not None
+    while policy.resting._left < 8 + PROBE:  # not near the end of a rest
+        house.run(1, 0.7)
+    house.keep(8)
+    for step in range(house.step, house.step + 8):
+        assert policy.spare(house.members, 100, step) == 0
+        assert not policy.drafts(house.members, True, mixed=True)
+    nobody = Members(house.ledger, np.empty(0, dtype=np.int32))
+    assert policy.spare(nobody, 100, house.step + 8) == 0
+    assert not policy.drafts(nobody, True, mixed=True), "prompts alone: nobody knows better"
+    assert House(8).policy.drafts(nobody, True, mixed=True)
+
+
+def test_costs_can_be_assumed() -> None:
+    house = House(8, row=1e-6)
+    dear = CostCurve(rows=(8, 40), seconds=(1.0, 20.0))
+    house.policy.assume(CostModel(dear, 40))
+    house.run(20, 0.3)
+    assert set(house.spares) == {0}
+    assert all(house.drafted)
 
 
 def test_a_rest_is_interrupted_by_trials_only() -> None:
