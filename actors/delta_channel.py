@@ -94,12 +94,16 @@ class DeltaChannel:
         self._news: deque[int] = deque()  # choices with something unread, in order of their first unread part
         self._error: Callable[[], Exception] | None = None
         self._reader: asyncio.Future[None] | None = None
-        self.unread_tokens = 0
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will be written."""
         return not self._running
+
+    @property
+    def unread_tokens(self) -> int:
+        """Tokens of all choices that were not read yet."""
+        return sum(len(choice.token_ids) for choice in self._choices)
 
     @property
     def in_use(self) -> bool:
@@ -116,17 +120,17 @@ class DeltaChannel:
         if choice.ended:
             return False
         late = bool(choice.token_ids or choice.texts)
-        if not late:
-            self._news.append(index)
         if text:
             choice.texts.append(text)
         choice.token_ids += token_ids
         if logprobs is not None:
             choice.logprobs.append((logprobs, len(token_ids)))
-        self.unread_tokens += len(token_ids)
-        if not late and self._reader is not None:
+        if late:
+            return True
+        self._news.append(index)
+        if self._reader is not None:
             self._wake()
-        return late
+        return False
 
     def describe_prompt(self, index: int, logprobs: PromptLogprobs) -> None:
         """Goes with the next delta of a choice; no news of its own."""
@@ -162,7 +166,7 @@ class DeltaChannel:
         Raises the error the request or the engine ended with, once; and `StreamInUseError` when another task
         is waiting here.
         """
-        while not self.ready:
+        if not self.ready:
             try:
                 await self.wait()
             finally:
@@ -177,8 +181,8 @@ class DeltaChannel:
         return bool(self._news) or not self._running
 
     def wait(self) -> asyncio.Future[None]:
-        """Done when something was written. However the waiting ends, `waited` must follow."""
-        self._reader = asyncio.get_running_loop().create_future()
+        """Done once `take` has something to say. However the waiting ends, `waited` must follow."""
+        self._reader = asyncio.Future()
         return self._reader
 
     def waited(self) -> None:
@@ -188,9 +192,7 @@ class DeltaChannel:
         """What `read` returns once `ready`."""
         if self._news:
             index = self._news.popleft()
-            delta = self._choices[index].take(index)
-            self.unread_tokens -= len(delta.token_ids)
-            return delta
+            return self._choices[index].take(index)
         if self._error is not None:
             make_error, self._error = self._error, None
             raise make_error()

@@ -2,7 +2,7 @@
 
 A step's results are arrays, and a stream is served in Python, one after the other: reading an array element
 costs more than serving it. So a commit is turned into lists once, and everything the loop over its rows
-touches is an attribute.
+touches is an attribute. What can be computed from other counters is computed when somebody asks for usage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from stepahead.engine.logprobs import GatheredScores
 from stepahead.engine.sampling.commit import StepCommit
-from stepahead.engine.speculation_stats import by_position
+from stepahead.engine.speculation_stats import by_position, prefix_tokens
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.types import Request, Usage
 
@@ -23,12 +23,10 @@ class LiveSequence:
 
     __slots__ = (
         "accept_lengths",
-        "accepted",
         "admitted_at",
         "cached",
         "channel",
         "choice",
-        "drafted",
         "first_token_at",
         "include_stop",
         "key",
@@ -40,17 +38,24 @@ class LiveSequence:
         "request",
         "siblings",
         "text",
+        "verify_lengths",
     )
 
     def __init__(
-        self, request: Request, siblings: tuple[int, ...], channel: DeltaChannel, text: OutputText
+        self,
+        request: Request,
+        siblings: tuple[int, ...],
+        channel: DeltaChannel,
+        text: OutputText,
+        draft_tokens: int,
     ) -> None:
         """`siblings` are the keys of all choices of its request, its own included."""
         self.request, self.siblings, self.channel, self.text = request, siblings, channel, text
         self.key, self.choice = request.key, request.choice
         self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
-        self.output = self.cached = self.drafted = self.accepted = self.preemptions = 0
-        self.accept_lengths: list[int] = []  # how often so many drafts of a step were accepted
+        self.output = self.cached = self.preemptions = 0
+        self.accept_lengths = [0] * (1 + draft_tokens)  # how often so many drafts of a step were accepted
+        self.verify_lengths = [0] * (1 + draft_tokens)
         self.replays = False  # its next token was told before a preemption
         self.prompt_scores = _scores(request)  # until they are complete
         self.admitted_at: float | None = None
@@ -66,8 +71,8 @@ class LiveSequence:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached,
             output_tokens=self.output,
-            drafted_tokens=self.drafted,
-            accepted_tokens=self.accepted,
+            drafted_tokens=prefix_tokens(self.verify_lengths),
+            accepted_tokens=prefix_tokens(self.accept_lengths),
             decode_steps=sum(self.accept_lengths),
             accepted_by_position=by_position(self.accept_lengths),
             preemptions=self.preemptions,

@@ -120,7 +120,7 @@ class StepSampled(Message, frozen=True, kw_only=True, eq=False):
 
 
 class StepCommitted(Message, frozen=True, kw_only=True, eq=False):
-    """Sampler -> scheduler and output."""
+    """Sampler -> scheduler, which passes it on to output behind the plan that the commit allows."""
 
     commit: StepCommit
     seconds: float = 0.0  # the device spent on the step; 0: unknown

@@ -17,7 +17,6 @@ from typing import Literal
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
 from stepahead.engine.sampling import commit as codes
 from stepahead.engine.sampling.commit import StepCommit
-from stepahead.engine.speculation_stats import add_length
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.text.tokenizer import Tokenizer
 from stepahead.engine.types import FinishReason, Request
@@ -33,29 +32,19 @@ from .messages import (
     StepCommitted,
     StreamOpened,
 )
+from .output_totals import OutputTotals
 
 Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed | DrainRequested
 
 RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
 """Plain integers: comparing with a numpy scalar costs as much as the rest of a row's bookkeeping."""
 
-ROWS_AT_ONCE = 16
+ROWS_AT_ONCE = 32
 """Rows served before others run: a step's 512 streams must delay neither the next launch nor the loop."""
 
 FAR_BEHIND = 4
 """Waiting messages, other than steps that can be served together, from which rows are served without such
 breaks: planning, which waits for nobody here, is slowed down before the backlog grows."""
-
-
-class OutputTotals:
-    """What all streams consumed since the engine opened."""
-
-    def __init__(self) -> None:
-        self.steps = self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        self.drafted_tokens = self.accepted_tokens = self.preemptions = 0
-        self.finished = self.aborted = self.failed = self.coalesced_deltas = 0
-        self.accept_lengths: list[int] = []  # how often so many drafts of a sequence's step were accepted
-        self.verify_lengths: list[int] = []
 
 
 class Output(Actor[Accepted]):
@@ -68,21 +57,27 @@ class Output(Actor[Accepted]):
         self,
         tokenizer: Tokenizer | None,
         *,
+        draft_tokens: int,
         slow_reader: Literal["coalesce", "abort"],
         unread_tokens: int,
         capacity: int,
     ) -> None:
         """Without a tokenizer there is no text. Made on the loop it will run on."""
         super().__init__(capacity)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._draft_tokens = tokenizer, draft_tokens
         self._most_unread = unread_tokens if slow_reader == "abort" else None
         self._clock = asyncio.get_running_loop().time
         self._live: dict[int, LiveSequence] = {}
         self._stopped: list[int] = []  # ended here while the scheduler still runs them
-        self.totals = OutputTotals()
+        self._totals = OutputTotals()  # of the sequences that ended, and what was not a sequence's
 
     def connect(self, scheduler: Address[RequestCancelled]) -> None:
         self._to_scheduler = scheduler
+
+    @property
+    def totals(self) -> OutputTotals:
+        """Up to now, sequences that run included."""
+        return self._totals.with_those_that_run(self._live.values())
 
     @property
     def live(self) -> int:
@@ -92,7 +87,6 @@ class Output(Actor[Accepted]):
     async def handle(self, message: Accepted) -> None:
         match message:
             case StepCommitted(commit=commit):
-                await asyncio.sleep(0)  # whoever plans and launches goes first: the device waits for them
                 await self._committed([commit, *self._later_steps(commit)])
             case StreamOpened(requests=requests, channel=channel):
                 self._opened(requests, channel)
@@ -113,9 +107,9 @@ class Output(Actor[Accepted]):
             has_text = self._tokenizer is not None and request.params.detokenize
             detokenizer = self._tokenizer.detokenizer() if self._tokenizer and has_text else None
             text = OutputText(detokenizer, request.params)
-            live = self._live[request.key] = LiveSequence(request, keys, channel, text)
+            live = self._live[request.key] = LiveSequence(request, keys, channel, text, self._draft_tokens)
             self._tell_prompt(live)
-            self.totals.prompt_tokens += len(request.prompt) // 4
+            self._totals.prompt_tokens += len(request.prompt) // 4
         self.trace.span("output.open", began)
 
     def _admitted(self, message: SequencesAdmitted) -> None:
@@ -127,9 +121,9 @@ class Output(Actor[Accepted]):
             self.trace.admitted(key, cached, resumed)
             live = self._live.get(key)
             if resumed:
-                self.totals.preemptions += 1
+                self._totals.preemptions += 1
             else:
-                self.totals.cached_tokens += cached
+                self._totals.cached_tokens += cached
             if live is None:
                 continue
             if resumed:
@@ -157,30 +151,36 @@ class Output(Actor[Accepted]):
 
     async def _committed(self, commits: list[StepCommit]) -> None:
         """Serves steps of the same rows, oldest first."""
-        began, now, live_by_key = self.trace.clock(), self._clock(), self._live
+        began, now = self.trace.clock(), self._clock()
         for commit in commits:
             self.trace.stepped(began, commit.step, commit.layout, commit.counts)
             self.trace.measurements.committed(began, commit.layout.decode_count)
             if commit.prompt_scores is not None:
                 self._gather_prompt_scores(commit)
-        self.totals.steps += len(commits)
+        self._totals.steps += len(commits)
         steps, newest = [CommitRows(commit) for commit in commits], commits[-1].step
-        at_once = max(1, ROWS_AT_ONCE // len(steps))
-        for row, key in enumerate(steps[0].keys):
-            for rows in steps:
-                live = live_by_key.get(key)
-                if live is not None and (rows.counts[row] or rows.finish[row] != RUNNING):
-                    try:
-                        self._row(live, rows, row, now)
-                    except Exception as error:  # in one request's text: that request's error
-                        failure = RequestFailedError("output")
-                        failure.__cause__ = error
-                        self._fail(live, failure, at_scheduler=True)
-            if row % at_once == at_once - 1 and len(self.mailbox) < FAR_BEHIND:
+        count, at_once = len(steps[0].keys), max(1, ROWS_AT_ONCE // len(steps))
+        for first in range(0, count, at_once):
+            if first and len(self.mailbox) < FAR_BEHIND:
                 self.trace.span("output.detokenize", began, newest)
                 await asyncio.sleep(0)
                 began = self.trace.clock()
+            for rows in steps:
+                self._serve(rows, range(first, min(first + at_once, count)), now)
         self.trace.span("output.detokenize", began, newest)
+
+    def _serve(self, rows: CommitRows, numbers: range, now: float) -> None:
+        """Some rows of a step."""
+        live_by_key, keys = self._live, rows.keys
+        for row in numbers:
+            live = live_by_key.get(keys[row])
+            if live is not None:
+                try:
+                    self._row(live, rows, row, now)
+                except Exception as error:  # in one request's text: that request's error
+                    failure = RequestFailedError("output")
+                    failure.__cause__ = error
+                    self._fail(live, failure, at_scheduler=True)
 
     def _gather_prompt_scores(self, commit: StepCommit) -> None:
         """Ahead of the step's tokens, so that they go with the first of them."""
@@ -206,22 +206,31 @@ class Output(Actor[Accepted]):
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
+        if not count and finish == RUNNING:
+            return  # a part of a prompt
         if finish == FAILED:
             self._fail(live, NotFiniteError(live.prompt_tokens + live.output), at_scheduler=False)
             return
         if live.replays and count:
             live.replays = False
             return  # a prompt row draws one token, this one, and it ended nothing
-        self._count(live, rows, row, count, now)
+        if live.first_token_at is None and count:
+            live.first_token_at = now
+        live.output += count
+        if row < rows.decodes:
+            live.accept_lengths[rows.accepted[row]] += 1
+            live.verify_lengths[rows.drafted[row]] += 1
         hidden = finish == STOP and not live.include_stop
-        if hidden or count != len(token_ids):
+        if hidden or count < len(token_ids):
             token_ids = token_ids[: count - hidden]
         text, used = live.text.push(token_ids)
         late = False
         if used:
+            if used < len(token_ids):
+                token_ids = token_ids[:used]
             logprobs = None if live.logprobs < 0 else rows.logprobs(row, used, live.logprobs)
-            late = live.channel.write(live.choice, text, token_ids[:used], logprobs)
-            self.totals.coalesced_deltas += late
+            if late := live.channel.write(live.choice, text, token_ids, logprobs):
+                self._totals.coalesced_deltas += 1
         if live.text.stopped:
             self._stop(live, surplus=count - used, now=now, runs_on=finish == RUNNING)
         elif finish != RUNNING:
@@ -229,26 +238,9 @@ class Output(Actor[Accepted]):
         elif late and self._most_unread is not None and live.channel.unread_tokens >= self._most_unread:
             self._fail(live, SlowReaderError(live.channel.unread_tokens), at_scheduler=True)
 
-    def _count(self, live: LiveSequence, rows: CommitRows, row: int, count: int, now: float) -> None:
-        totals = self.totals
-        live.output += count
-        totals.output_tokens += count
-        if row < rows.decodes:
-            drafted, accepted = rows.drafted[row], rows.accepted[row]
-            add_length(live.accept_lengths, accepted)
-            add_length(totals.accept_lengths, accepted)
-            add_length(totals.verify_lengths, drafted)
-            live.drafted += drafted
-            live.accepted += accepted
-            totals.drafted_tokens += drafted
-            totals.accepted_tokens += accepted
-        if live.first_token_at is None and count:
-            live.first_token_at = now
-
     def _stop(self, live: LiveSequence, *, surplus: int, now: float, runs_on: bool) -> None:
         """A stop string was found; `surplus` tokens behind it were sampled, but are no output."""
         live.output -= surplus
-        self.totals.output_tokens -= surplus
         self._end(live, FinishReason.STOP, now)
         if runs_on:
             self._stopped.append(live.key)
@@ -272,22 +264,28 @@ class Output(Actor[Accepted]):
         self.trace.measurements.ended(
             now - live.request.arrival, usage.queue_seconds, usage.first_token_seconds
         )
-        del self._live[live.key]
+        self._leaves(live)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self.totals.finished += 1
+            self._totals.finished += 1
         else:
-            self.totals.aborted += 1
+            self._totals.aborted += 1
 
     def _fail(self, live: LiveSequence, error: Exception, *, at_scheduler: bool) -> None:
         """Ends all choices of a request; with `at_scheduler`, this one still runs there."""
         live.channel.fail(lambda: error)
         for key in live.siblings:
-            if self._live.pop(key, None) is None:
+            sibling = self._live.get(key)
+            if sibling is None:
                 continue
-            self.totals.failed += 1
+            self._leaves(sibling)
+            self._totals.failed += 1
             self.trace.ended(key, f"error: {type(error).__name__}", -1)
             if at_scheduler or key != live.key:
                 self._stopped.append(key)
+
+    def _leaves(self, live: LiveSequence) -> None:
+        self._totals.add(live)
+        del self._live[live.key]
 
     def _tell_scheduler(self) -> None:
         if self._stopped:

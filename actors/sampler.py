@@ -36,9 +36,8 @@ class Sampler(Actor[Accepted]):
         self,
         device_worker: Address[SamplingPrepared],
         scheduler: Address[StepCommitted],
-        output: Address[StepCommitted],
     ) -> None:
-        self._to_device, self._to_scheduler, self._to_output = device_worker, scheduler, output
+        self._to_device, self._to_scheduler = device_worker, scheduler
 
     async def handle(self, message: Accepted) -> None:
         match message:
@@ -66,4 +65,3 @@ class Sampler(Actor[Accepted]):
         if self._uncommitted:
             self._prepare(self._uncommitted[0])  # first of all: the device waits for it, nobody for the rest
         self._to_scheduler.post(committed)
-        self._to_output.post(committed)

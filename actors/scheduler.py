@@ -15,7 +15,6 @@ from typing import Literal
 
 from stepahead.engine.cache.reservation import Grant, Publication
 from stepahead.engine.errors import QueueFullError, RequestFailedError
-from stepahead.engine.sampling.commit import StepCommit
 from stepahead.engine.scheduling.planner import Planned, SchedulingCore
 from stepahead.engine.types import FinishReason
 
@@ -84,6 +83,7 @@ class Scheduler(Actor[Accepted]):
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_for_quiet: list[Reply[None]] = []
         self._waiting_for_end: list[DrainRequested] = []
+        self._untold: StepCommitted | None = None  # a commit of which the output actor does not know yet
         self._unplanned = 0  # messages handled since the last attempt to plan
 
     def connect(
@@ -91,7 +91,7 @@ class Scheduler(Actor[Accepted]):
         cache_manager: Address[ReservationRequested | BlocksFilled | PrefixCacheResetRequested],
         device_worker: Address[StepPlanned],
         sampler: Address[StepPlanned],
-        output: Address[SequencesAdmitted | SequencesClosed | DrainRequested],
+        output: Address[StepCommitted | SequencesAdmitted | SequencesClosed | DrainRequested],
     ) -> None:
         self._to_cache, self._to_device = cache_manager, device_worker
         self._to_sampler, self._to_output = sampler, output
@@ -105,8 +105,8 @@ class Scheduler(Actor[Accepted]):
 
     async def handle(self, message: Accepted) -> None:
         match message:
-            case StepCommitted(commit=commit, seconds=seconds):
-                self._committed(commit, seconds)
+            case StepCommitted():
+                self._committed(message)
             case RequestSubmitted():
                 self._submitted(message)
             case RequestCancelled(sequence_keys=keys, reason=reason):
@@ -125,6 +125,7 @@ class Scheduler(Actor[Accepted]):
         self._let_in()
         if self._is_time_to_plan(message):
             await self._plan_ahead()
+        self._pass_on()
         self._answer()
 
     # Requests come and go.
@@ -202,10 +203,11 @@ class Scheduler(Actor[Accepted]):
 
     # Steps.
 
-    def _committed(self, commit: StepCommit, seconds: float) -> None:
-        began = self.trace.clock()
-        news = self.core.commit(commit, self._loop.time(), seconds)
+    def _committed(self, message: StepCommitted) -> None:
+        began, commit = self.trace.clock(), message.commit
+        news = self.core.commit(commit, self._loop.time(), message.seconds)
         self._publish(news.publications)
+        self._untold = message
         self.trace.span("scheduler.commit", began, commit.step)
 
     def _is_time_to_plan(self, message: Accepted) -> bool:
@@ -255,6 +257,7 @@ class Scheduler(Actor[Accepted]):
         step = StepPlanned(plan=planned.plan, admitted=planned.admitted)
         self._to_device.post(step)
         self._to_sampler.post(step)
+        self._pass_on()  # before a sequence in it is said to be admitted again
         self._publish(planned.publications)
         if planned.admitted:
             self._to_output.post(
@@ -265,6 +268,12 @@ class Scheduler(Actor[Accepted]):
                     replays=tuple(occupant.forced >= 0 for occupant in planned.admitted),
                 )
             )
+
+    def _pass_on(self) -> None:
+        """Tells the streams of a commit behind the plan that it allowed: the device waits for that."""
+        if self._untold is not None:
+            self._to_output.post(self._untold)
+            self._untold = None
 
     def _publish(self, publications: tuple[Publication, ...]) -> None:
         if publications:

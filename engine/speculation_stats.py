@@ -42,8 +42,6 @@ def by_position(histogram: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(reached))
 
 
-def add_length(histogram: list[int], length: int) -> None:
-    """Counts a prefix."""
-    while len(histogram) <= length:
-        histogram.append(0)
-    histogram[length] += 1
+def prefix_tokens(histogram: Sequence[int]) -> int:
+    """Drafts in all prefixes together."""
+    return sum(length * times for length, times in enumerate(histogram))

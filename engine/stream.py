@@ -62,7 +62,7 @@ class Stream(AsyncGenerator[Delta, None]):
         self._intake.check_loop()
         channel = registration.channel
         try:
-            while not channel.ready:
+            if not channel.ready:
                 try:
                     await channel.wait()
                 finally:

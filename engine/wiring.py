@@ -49,6 +49,7 @@ class Wiring:
         self.device_worker = DeviceWorker(runner, stall_seconds=config.stall_seconds, capacity=capacity)
         self.output = Output(
             backend.tokenizer,
+            draft_tokens=shape.draft_tokens,
             slow_reader=config.slow_reader,
             unread_tokens=config.unread_tokens,
             capacity=capacity,
@@ -74,7 +75,7 @@ class Wiring:
         scheduler, output = self.scheduler.mailbox, self.output.mailbox
         device_worker, sampler = self.device_worker.mailbox, self.sampler.mailbox
         self.scheduler.connect(self.cache_manager.mailbox, device_worker, sampler, output)
-        self.sampler.connect(device_worker, scheduler, output)
+        self.sampler.connect(device_worker, scheduler)
         self.device_worker.connect(sampler)
         self.output.connect(scheduler)
 

@@ -27,7 +27,7 @@ class Detokenizer:
     def __init__(self, table: TokenBytes, *, skip_special_tokens: bool = True) -> None:
         """With `skip_special_tokens` they give no text and do not end an unfinished character."""
         self._pieces = table.visible_pieces if skip_special_tokens else table.pieces
-        self._whole_texts = table.visible_texts if skip_special_tokens else table.texts
+        self._whole_text = (table.visible_texts if skip_special_tokens else table.texts).__getitem__
         self._decoder = _new_decoder(errors="replace")
         self._unfinished = False  # the decoder holds bytes of a character that is still to come
 
@@ -37,15 +37,13 @@ class Detokenizer:
         A model's head may be wider than its tokenizer, so such an id is odd but possible. Raises `ValueError`
         for a negative id, which is never a token.
         """
-        # Most steps bring one token, and what it says between whole characters it always says.
-        if self._unfinished or len(token_ids) != 1:
-            return self._decode(token_ids)
-        text = self._whole_texts.get(token_ids[0])
-        if text is None:
-            text = self._decode(token_ids)
-            if not self._unfinished and token_ids[0] < len(self._pieces):
-                self._whole_texts[token_ids[0]] = text
-        return text
+        # Nearly all tokens are whole characters, and between such a token always says the same.
+        if not self._unfinished:
+            try:
+                return "".join(map(self._whole_text, token_ids))
+            except KeyError:
+                pass
+        return self._decode(token_ids)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         pieces, size = self._pieces, len(self._pieces)

@@ -21,11 +21,8 @@ class OutputText:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(params.stop, include_stop=params.include_stop) if params.stop else None
         self._unmatched = params.min_output  # tokens to come in which no stop string is looked for
-
-    @property
-    def stopped(self) -> bool:
+        self.stopped = False
         """Whether a stop string ended the text; nothing is shown afterwards."""
-        return self._matcher is not None and self._matcher.matched is not None
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """The text these tokens release, and how many of them count: all, unless a stop string ends one."""
@@ -47,6 +44,7 @@ class OutputText:
             else:
                 released += matcher.push(text)
             if matcher.matched is not None:
+                self.stopped = True
                 return released, used
         return released, len(token_ids)
 

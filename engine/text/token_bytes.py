@@ -10,6 +10,7 @@ and shows half a character as U+FFFD until the rest arrives.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -39,6 +40,25 @@ def spelled_bytes(token: str) -> bytes:
     return token.encode()
 
 
+class WholeTexts(dict[int, str]):
+    """The text of every id whose bytes are whole characters, found when first asked for.
+
+    `KeyError` for all others: parts of characters, bytes that are none, ids that are no token.
+    """
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: tuple[bytes, ...]) -> None:
+        self._pieces = pieces
+
+    def __missing__(self, token_id: int) -> str:
+        if 0 <= token_id < len(self._pieces):
+            with suppress(UnicodeDecodeError):
+                text = self[token_id] = self._pieces[token_id].decode()
+                return text
+        raise KeyError(token_id)
+
+
 class TokenBytes:
     """Bytes of every id of a vocabulary; one per tokenizer, shared by all detokenizers."""
 
@@ -54,9 +74,8 @@ class TokenBytes:
         """By id; an id without a token has no bytes."""
         self.visible_pieces: tuple[bytes, ...] = tuple(visible)
         """The same with special tokens empty."""
-        self.texts: dict[int, str] = {}
-        """What detokenizers found that a token says between whole characters, by id of the vocabulary."""
-        self.visible_texts: dict[int, str] = {}
+        self.texts = WholeTexts(self.pieces)
+        self.visible_texts = WholeTexts(self.visible_pieces)
 
     def __len__(self) -> int:
         return len(self.pieces)

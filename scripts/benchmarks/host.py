@@ -161,7 +161,7 @@ async def _lap(count: int, arguments: argparse.Namespace, stopwatch: _Stopwatch)
     sampler, sink = Sampler(shape, capacity=capacity), _Sink(capacity)
     worker = DeviceWorker(runner, stall_seconds=config.stall_seconds, capacity=capacity)
     scheduler.connect(cache_manager.mailbox, worker.mailbox, sampler.mailbox, sink.mailbox)
-    sampler.connect(worker.mailbox, scheduler.mailbox, sink.mailbox)
+    sampler.connect(worker.mailbox, scheduler.mailbox)
     worker.connect(sampler.mailbox)
     supervisor = Supervisor((scheduler, cache_manager, sampler, worker, sink), _raise)
     async with anyio.create_task_group() as group:

@@ -80,7 +80,7 @@ def served(*commits: StepCommitted) -> tuple[list[list[tuple[int, ...]]], list[F
     """Token ids by delta of each sequence, the last reason of each, and steps counted."""
 
     async def serve() -> tuple[list[list[tuple[int, ...]]], list[FinishReason | None], int]:
-        output = Output(None, slow_reader="coalesce", unread_tokens=100, capacity=100)
+        output = Output(None, draft_tokens=0, slow_reader="coalesce", unread_tokens=100, capacity=100)
         output.connect(Inbox())
         channels = [DeltaChannel(1) for _ in KEYS]
         for key, channel in zip(KEYS, channels, strict=True):
