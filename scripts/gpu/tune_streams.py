@@ -16,6 +16,7 @@ import torch
 from kernels_streams import BUILT_IN, FULL, Sublayer
 from measuring import DEVICE, microseconds
 
+from stepahead.devices.kernels.triton import early_start
 from stepahead.devices.kernels.triton import hyper_connections as kernels
 
 GRIDS = {
@@ -36,15 +37,14 @@ def launches(sublayer: Sublayer) -> None:
         print(f"  {event.key[:40]:40} {event.device_time_total / event.count:8.2f} us")
 
 
-def early_start() -> None:
+def early_or_late() -> None:
     """Behind a small product, as in a step: with and without the early start."""
     for rows in ROWS["narrow"]:
         sublayer = Sublayer(rows, BUILT_IN, torch.bfloat16)
         weight = torch.randn(256, 256, device=DEVICE).to(torch.bfloat16)
         pair = [partial(torch.mm, sublayer.output, weight), sublayer.expand_and_open]
         for early in (False, True):
-            kernels.EARLY_START = early
-            kernels._early_start.cache_clear()
+            early_start.ENABLED = early
             before = [x.clone() for x in sublayer.expand_and_open()]
             times = [2 * microseconds(pair, repeats=20) for _ in range(3)]
             same = all(torch.equal(a, b) for a, b in zip(before, sublayer.expand_and_open(), strict=True))
@@ -78,7 +78,7 @@ def main() -> None:
         for which in sys.argv[1:]:
             print(which, flush=True)
             if which == "early":
-                early_start()
+                early_or_late()
             else:
                 tune(which)
 

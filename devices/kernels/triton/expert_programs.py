@@ -20,6 +20,7 @@ from .codes import (
     fp8_round_trip,
     scale_places,
 )
+from .early_start import fetch, follow
 
 
 @triton.jit
@@ -183,11 +184,12 @@ def gate_up(
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, ROUND: tl.constexpr,
     HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
     SHARED_STEP: tl.constexpr, WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = INNER // WIDTH
     program = tl.program_id(0)
     input_ptr = parted_ptr if FORMAT == MXFP4 else x_ptr
+    follow(EARLY)
     if program < tiles * blocks:
         tile, block = program // blocks, program % blocks
         count, first, expert = (
@@ -270,6 +272,22 @@ def _down_tile(
         tl.store(more_out_ptr, more_sums, mask=more_exist[None, :])
 
 
+@triton.jit
+def _fetch_down(
+    expert_ptr, count_ptr, weight_ptr, shared_ptr, tile, tiles, column, DIM: tl.constexpr,
+    INNER: tl.constexpr, SHARED_INNER: tl.constexpr, FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr,
+):  # fmt: skip
+    """Ask for a program's weights; the launch before the last has left the tables."""
+    if FORMAT != PLAIN and SHARED_FORMAT != PLAIN:
+        size: tl.constexpr = INNER // 2 if FORMAT == MXFP4 else INNER
+        shared_size: tl.constexpr = SHARED_INNER // 2 if SHARED_FORMAT == MXFP4 else SHARED_INNER
+        if tile >= tiles:
+            fetch(shared_ptr + column * shared_size, shared_size)
+        elif tl.load(count_ptr + tile) > 0:
+            expert = tl.load(expert_ptr + tile).to(tl.int64)
+            fetch(weight_ptr + expert * (DIM * size) + column * size, size)
+
+
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def down(
     hidden_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, out_ptr,
@@ -277,11 +295,17 @@ def down(
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, WORDS: tl.constexpr,
-    SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
     tile, block = program // blocks, program % blocks
+    if EARLY:
+        _fetch_down(
+            expert_ptr, count_ptr, weight_ptr, shared_ptr, tile, tiles, block * WIDTH + tl.arange(0, WIDTH),
+            DIM, INNER, SHARED_INNER, FORMAT, SHARED_FORMAT,
+        )  # fmt: skip
+    follow(EARLY)
     if tile < tiles:
         count, first, expert = (
             tl.load(count_ptr + tile),
@@ -334,9 +358,10 @@ def activate(gate_up_ptr, hidden_ptr, limit, INNER: tl.constexpr, ROUND: tl.cons
 @triton.jit
 def combine(
     partial_ptr, shared_ptr, out_ptr, DIM: tl.constexpr, COUNT: tl.constexpr, SHARED_STRIDE: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """`shared_ptr`: the shared expert's, wherever it left them, `SHARED_STRIDE` from row to row."""
+    follow(EARLY)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < DIM
     row = tl.program_id(0).to(tl.int64)

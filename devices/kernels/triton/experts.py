@@ -24,6 +24,7 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference.experts import Experts, Routing
 from . import expert_programs, products
 from .codes import FP8_BLOCK, MXFP4, PLAIN
+from .early_start import early
 from .launching import INTERPRETED, dividing_step, power_of_two
 from .routing import TiledRouting, sort_picks
 
@@ -76,19 +77,19 @@ def mix_experts(
         hidden, gate_up.payload, gate_up.scales, shared_gate_up.payload, shared_gate_up.scales, rows, table,
         limit, FORMAT=gate_up.format, SHARED_FORMAT=shared_gate_up.format, ROUND=quantized, WIDTH=width,
         **_steps(shape, dim, dim),
-        num_stages=shape.gate_up_stages, **common,
+        num_stages=shape.gate_up_stages, **common, **early(),
     )  # fmt: skip
     width = dividing_step(dim, shape.down_width)
     expert_programs.down[((table + shared_tiles) * (dim // width),)](
         hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, down.payload, down.scales,
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
         SHARED_FORMAT=shared_down.format, WIDTH=width, num_stages=shape.down_stages,
-        **_steps(shape, inner, shared_inner), **common,
+        **_steps(shape, inner, shared_inner), **common, **early(),
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
     shared, stride = (partial, (top_k + 1) * dim) if shared_out is None else (shared_out, dim)
     expert_programs.combine[(rows, triton.cdiv(dim, columns))](
-        partial, shared, out, dim, top_k + 1, stride, columns
+        partial, shared, out, dim, top_k + 1, stride, columns, **early()
     )
     return out
 
@@ -114,7 +115,7 @@ def _steps(shape: _Shape, columns: int, shared_columns: int) -> dict[str, int | 
         "STEP": step,
         "SHARED_STEP": shared_step,
         "WORDS": shape.words and step % 128 == 0,
-        "SHARED_WORDS": shape.words and shared_step % 128 == 0,
+        "SHARED_WORDS": shape.shared_words and shared_step % 128 == 0,
     }
 
 
@@ -130,16 +131,18 @@ class _Shape(NamedTuple):
     gate_up_stages: int
     down_stages: int
     words: bool = False  # scales by fours: see `codes.scale_places`
+    shared_words: bool = False
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
     """Found by trying them out at the published dimensions (`scripts/gpu/tune_experts.py`)."""
     if INTERPRETED:
-        return _Shape(64, 128, 128, 128, 64, 4, 1, 1, words=True)
+        return _Shape(64, 128, 128, 128, 64, 4, 1, 1, words=True, shared_words=True)
     if dtype == torch.float32:
         return _Shape(32, 32, 64, 64, 16 if rows <= 512 else 32, 4, 2, 2)
     if form == PLAIN.value:
         return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3, 3)
     if height >= 32:
-        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True)
-    return _Shape(64 if rows > 4 else 32, 64, 256, 128, 8 if rows <= 8 else 16, 2, 4 if rows <= 4 else 3, 4)
+        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True, shared_words=True)
+    width, height, stages = 64 if rows > 4 else 32, 8 if rows <= 8 else 16, 4 if rows <= 4 else 3
+    return _Shape(width, 64, 256, 128, height, 2, stages, 4, shared_words=True)

@@ -14,8 +14,6 @@ bit, whatever shares its step.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
+from .early_start import early, fetch, follow
 from .mixing import add_product, balance, store_logits
 from .narrow_streams import open_narrow
 
@@ -99,6 +98,18 @@ def _slab(
     return raw, tl.sum(squares, axis=1), read.to(streams_pointer.dtype.element_ty)
 
 
+@triton.jit
+def _fetch_mix(
+    weight_pointer, slab, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Ask for a slab of the mix weights: all coefficients, copies and parts."""
+    coefficients: tl.constexpr = (2 + COPIES) * COPIES
+    coefficient = tl.minimum(tl.arange(0, PADDED), coefficients - 1)
+    for part in tl.static_range(3):
+        start = (part * coefficients + coefficient)[:, None] * COPIES + tl.arange(0, COPIES)[None, :]
+        fetch(weight_pointer + start * DIM + slab * COLUMNS, COLUMNS * 2)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _open_slab(
     streams_pointer,
@@ -119,9 +130,13 @@ def _open_slab(
     EXPANDS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The first of two launches: partial sums `[rows, SLABS, PADDED]`, the contracted input before norm."""
     slab = tl.program_id(0)
+    if EARLY and DIM % COLUMNS == 0:
+        _fetch_mix(weight_pointer, slab, DIM, COPIES, PADDED, COLUMNS)
+    follow(EARLY)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = slab * COLUMNS + tl.arange(0, COLUMNS)
     raw, squares, read = _slab(
@@ -159,8 +174,10 @@ def _finish(
     ITERATIONS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The second launch: a row after the other, then the Sinkhorn iterations of ROWS rows at once."""
+    follow(EARLY)
     column = tl.arange(0, COLUMNS)
     slab = tl.arange(0, SLABS_PADDED)
     first = tl.program_id(0) * ROWS
@@ -244,17 +261,6 @@ def open_sublayer(
     )  # fmt: skip
 
 
-EARLY_START = False
-"""Off until `tune_streams.py early` has shown on a card what it gains."""
-
-
-@cache
-def _early_start(device: torch.device) -> dict[str, bool]:
-    """Launch options: from Hopper on a program may begin before its predecessor has ended."""
-    early = EARLY_START and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
-
-
 def _takes(streams: Tensor, base: Tensor) -> bool:
     """Tiles have sides that are powers of two, and sums are float32."""
     copies = streams.shape[1]
@@ -307,7 +313,7 @@ def _open(
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
             *inputs, *finish, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
             WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
-            **_early_start(streams.device),
+            **early(),
         )  # fmt: skip
         return opened
     slabs = triton.cdiv(dim, SLAB)
@@ -325,11 +331,12 @@ def _open(
         ROWS=ROWS,
         COLUMNS=SLAB,
         num_warps=SLAB_WARPS,
+        **early(),
     )
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
     _finish[(triton.cdiv(rows, height),)](
         partial, squares, read, *finish, rows, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded,
         SLABS=slabs, SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations, ROWS=height,
-        COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS,
+        COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS, **early(),
     )  # fmt: skip
     return opened

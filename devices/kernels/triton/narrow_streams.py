@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
+from .early_start import follow
 from .mixing import balance, store_logits
 
 
@@ -173,8 +173,7 @@ def open_narrow(
     With EARLY the program may start while its predecessor ends: until it waits it touches only weights.
     """
     weights = _fetch_weights(weight_pointer, DIM, COPIES, PADDED, COLUMNS)
-    if EARLY:
-        gdc_wait()
+    follow(EARLY)
     tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)

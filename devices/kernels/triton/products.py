@@ -16,6 +16,7 @@ A grid of groups serves the grouped output projection: each group of columns has
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -26,6 +27,7 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
 from . import plain_products
 from .codes import dot, expand_e4m3, scale_places
+from .early_start import early, fetch, follow
 from .launching import INTERPRETED, dividing_step
 
 MOST_STREAMED = 256
@@ -35,12 +37,15 @@ _PROGRAMS = 528
 """Programs that fill a device: four for each of 132 multiprocessors."""
 _COUNTERS = 1 << 16
 
+LEAST_COLUMNS = 512
+"""Of a part: adding up partial sums takes time, too."""
+
 
 @triton.jit(do_not_specialize=["rows"])
 def _stream(
     x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -51,6 +56,9 @@ def _stream(
     columns: tl.constexpr = IN // PARTS
     start = part * columns
     first_row = group.to(tl.int64) * OUT
+    if EARLY and tile == 0:
+        fetch(weight_ptr + (first_row + column) * IN + start, columns)
+    follow(EARLY)
     weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
     scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
@@ -102,10 +110,8 @@ def _counters(device: torch.device) -> Tensor:
 def parts(out: int, columns: int, width: int, groups: int) -> int:
     """Into how many the columns of a weight are parted: enough programs, and no part below 512 columns."""
     wanted = _PROGRAMS * width // (out * groups)
-    count = 1
-    while count * 2 <= wanted and columns % (count * 2 * 256) == 0 and columns // (count * 2) >= 512:
-        count *= 2
-    return count
+    possible = [n for n in range(1, columns // LEAST_COLUMNS + 1) if columns % (n * 256) == 0]
+    return max((n for n in possible if n <= wanted), default=1)
 
 
 def expand(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
@@ -137,22 +143,36 @@ def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor
     if not rows:
         return result
     height = next(size for size in (8, 16, 32, 64) if rows <= size or size == 64)
-    width, tiles = dividing_step(out, 64), triton.cdiv(rows, height)
+    shape = _shape(height)
+    width, tiles = dividing_step(out, shape.width), triton.cdiv(rows, height)
     count = parts(out, columns, width, groups)
     partial = torch.empty(
         groups * tiles * out * height * count if count > 1 else 1,
         dtype=torch.float32,
         device=x_rows_in.device,
     )
-    tall = height >= 32
-    step = dividing_step(columns // count, 128 if tall else 256)
+    step = dividing_step(columns // count, shape.step)
     _stream[(out // width * count, tiles, groups)](
         x_rows_in, weight.payload.view(torch.uint8), weight.scales, partial, _counters(x_rows_in.device),
         result, rows, x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
-        WIDTH=width, STEP=step, WORDS=tall and step == 128, ASSEMBLY=not INTERPRETED,
-        num_warps=4 if tall else 2, num_stages=1 if INTERPRETED else 4,
+        WIDTH=width, STEP=step, WORDS=step == 128, ASSEMBLY=not INTERPRETED, num_warps=shape.warps,
+        num_stages=1 if INTERPRETED else shape.stages, **early(),
     )  # fmt: skip
     return result
+
+
+class _Shape(NamedTuple):
+    """Of a program: weight rows, columns of a step, warps, steps in flight."""
+
+    width: int
+    step: int
+    warps: int
+    stages: int
+
+
+def _shape(height: int) -> _Shape:
+    """By rows of a tile, found by trying (`scripts/gpu/tune_slice.py`)."""
+    return _Shape(64, 128, 4, 4) if height >= 32 else _Shape(64, 256, 2, 4)
 
 
 def linear(x: Tensor, weight: Weight) -> Tensor:

@@ -31,6 +31,7 @@ from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
 from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
+from .early_start import early, fetch, follow
 from .launching import INTERPRETED, dividing_step, power_of_two
 
 MOST_STREAMED = 256
@@ -125,14 +126,16 @@ def _choose(
     place = tl.arange(0, TOP_PADDED)
     chosen = tl.zeros((HEIGHT, TOP_PADDED), tl.int32)
     picked = tl.zeros((HEIGHT, TOP_PADDED), tl.float32)
+    total = tl.zeros((HEIGHT,), tl.float32)  # in the order of choice, whatever the layout of the tile
     for k in tl.static_range(TOP_K):
         best = tl.argmax(ranked, axis=1, tie_break_left=True)
         is_best = expert[None, :] == best[:, None]
         score = tl.sum(tl.where(is_best, scores, 0.0), axis=1)
         chosen = tl.where(place[None, :] == k, best[:, None], chosen)
         picked = tl.where(place[None, :] == k, score[:, None], picked)
+        total += score
         ranked = tl.where(is_best, float("-inf"), ranked)
-    factor = tl.div_rn(scaling, tl.sum(picked, axis=1) + 1e-20)
+    factor = tl.div_rn(scaling, total + 1e-20)
     out = row[:, None] * TOP_K + place[None, :]
     mask = (row < rows)[:, None] & (place < TOP_K)[None, :]
     tl.store(chosen_ptr + out, chosen.to(tl.int64), mask=mask)
@@ -180,6 +183,20 @@ def _tabulate(
     tl.store(counts_ptr + expert, tl.zeros((PADDED,), tl.int32), mask=exists)
 
 
+@triton.jit
+def _list_single(
+    chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, TOP_K: tl.constexpr, TOP_PADDED: tl.constexpr
+):
+    """One row's picks are their own tiles: nobody to wait for and nothing to sort."""
+    pick = tl.arange(0, TOP_PADDED)
+    only = pick < TOP_K
+    expert = tl.load(chosen_ptr + pick, mask=only, other=0).to(tl.int32)
+    tl.store(order_ptr + pick, pick, mask=only)
+    tl.store(expert_ptr + pick, expert, mask=only)
+    tl.store(first_ptr + pick, pick, mask=only)
+    tl.store(count_ptr + pick, tl.full((TOP_PADDED,), 1, tl.int32), mask=only)
+
+
 @triton.jit(do_not_specialize=["rows", "table"])
 def _route(
     x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, logits_ptr, chosen_ptr, shares_ptr, ranks_ptr,
@@ -189,12 +206,17 @@ def _route(
     PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
     SPLIT: tl.constexpr, BLOCKS: tl.constexpr, CHOOSING: tl.constexpr, COLUMNS: tl.constexpr,
     COUNTS: tl.constexpr, GIVEN: tl.constexpr, SINGLE: tl.constexpr, ASSEMBLY: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     block, part, row_tile = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT, tl.program_id(1)
     row = row_tile * HEIGHT + tl.arange(0, HEIGHT)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     expert = block * WIDTH + tl.arange(0, WIDTH)
     safe_expert = tl.minimum(expert, EXPERTS - 1)
+    if EARLY and not GIVEN:
+        size: tl.constexpr = DIM // SPLIT * (gate_ptr.dtype.element_ty.primitive_bitwidth // 8)
+        fetch(gate_ptr + safe_expert * DIM + part * (DIM // SPLIT), size)
+    follow(EARLY)
     if not GIVEN:
         k = part * (DIM // SPLIT) + tl.arange(0, STEP)
         gate_ptr += safe_expert[:, None] * DIM + k[None, :]
@@ -208,13 +230,13 @@ def _route(
         place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
         tl.store(logits_ptr + place, logits, mask=mask)
     if ROUND or PART:
-        program = tl.program_id(0)
-        _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, program, BLOCKS * SPLIT, DIM, ROUND, PART, COLUMNS)
+        parts: tl.constexpr = BLOCKS * SPLIT
+        _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, tl.program_id(0), parts, DIM, ROUND, PART, COLUMNS)
     tl.debug_barrier()
     arrived = tl.atomic_add(counters_ptr + COUNTS + 1 + row_tile, 1, sem="acq_rel")
     if arrived == BLOCKS * SPLIT - 1:
         tl.store(counters_ptr + COUNTS + 1 + row_tile, 0)
-        for start in tl.static_range(0, HEIGHT, CHOOSING):
+        for start in tl.static_range(0, 1 if SINGLE else HEIGHT, CHOOSING):
             _choose(
                 logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr,
                 counters_ptr, row_tile * HEIGHT + start + tl.arange(0, CHOOSING), rows, scaling, EXPERTS,
@@ -222,15 +244,7 @@ def _route(
             )  # fmt: skip
         tl.debug_barrier()
         if SINGLE:
-            # One row's picks are their own tiles: nobody to wait for and nothing to sort.
-            pick = tl.arange(0, TOP_PADDED)
-            only = pick < TOP_K
-            tl.store(order_ptr + pick, pick, mask=only)
-            tl.store(
-                expert_ptr + pick, tl.load(chosen_ptr + pick, mask=only, other=0).to(tl.int32), mask=only
-            )
-            tl.store(first_ptr + pick, pick, mask=only)
-            tl.store(count_ptr + pick, tl.full((TOP_PADDED,), 1, tl.int32), mask=only)
+            _list_single(chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, TOP_K, TOP_PADDED)
         else:
             finished = tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel")
             if finished == tl.num_programs(1) - 1:
@@ -314,9 +328,9 @@ def route_rows(
             IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
             PICKS=min(4096 if given else 1024, power_of_two(picks)), TILE=height, HEIGHT=row_height,
             WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split, BLOCKS=blocks,
-            CHOOSING=min(row_height, _CHOOSING_ROWS), COLUMNS=min(_COLUMNS, power_of_two(dim)),
-            COUNTS=_MOST_EXPERTS, GIVEN=given, SINGLE=rows == 1, ASSEMBLY=not INTERPRETED, num_warps=4,
-            num_stages=1 if INTERPRETED else 4,
+            CHOOSING=1 if rows == 1 else min(row_height, _CHOOSING_ROWS),
+            COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given, SINGLE=rows == 1,
+            ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4, **early(),
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 
@@ -325,11 +339,10 @@ def _gate_shape(rows: int, experts: int, dim: int) -> tuple[int, int, int, int]:
     """Rows and experts of a program of the gate product, parts of its columns, and columns of a step.
 
     Few rows: enough programs to pull the gate's weights from many places at once. Many rows: tall ones, which
-    read them less often.
+    read them less often. Parts are the same for both: they are the order of a sum.
     """
-    if rows > 64:
-        return 16, 32, 2 if dim % 512 == 0 and experts > 64 else 1, 128
-    return 8, 16, 4 if dim % 1024 == 0 and experts > 64 else 1, 256
+    split = 4 if dim % 1024 == 0 and experts > 64 else 1
+    return (16, 32, split, 128) if rows > 64 else (8, 16, split, 256)
 
 
 def sort_picks(x_rows_dim: Tensor, routing: Routing, experts: Experts, *, quantized: bool) -> TiledRouting:

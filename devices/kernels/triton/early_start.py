@@ -1,0 +1,55 @@
+"""Kernels that begin while their predecessor ends: programmatic dependent launch, from Hopper on.
+
+A decode step of few rows is a hundred short kernels, each of which would wait for the last program before it,
+then for its launch, then for its first bytes from memory. Started early, a program is there when its
+predecessor ends, and what it can name by then, mostly weights, is on the way to the cache.
+
+The rule: a kernel calls `follow` before it reads or writes anything but weights and tables of constants.
+`follow` waits until the predecessor's results are visible, and only then lets the successor start. So what
+was written two launches ago or earlier may be read before `follow`, too, and no chain of waiting kernels
+builds up. A kernel without `follow` must not be launched with `early()`; one launched without waits as ever.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .launching import INTERPRETED
+
+ENABLED = False
+"""Off until a card has shown that results are the same and steps shorter."""
+
+
+@cache
+def _supported() -> bool:
+    return not INTERPRETED and int(triton.runtime.driver.active.get_current_target().arch) >= 90
+
+
+def early() -> dict[str, bool]:
+    """Options of a launch."""
+    return {"EARLY": True, "launch_pdl": True} if ENABLED and _supported() else {"EARLY": False}
+
+
+@triton.jit
+def follow(EARLY: tl.constexpr):
+    """Wait for the predecessor, let the successor start."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def fetch(pointers, size: tl.constexpr):
+    """Ask for `size` bytes (a multiple of 16) from each of some aligned addresses into the cache."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
+        "=r,l,r",
+        [pointers.to(tl.int64), size],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

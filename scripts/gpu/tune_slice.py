@@ -1,0 +1,129 @@
+"""Time whole steps of the full-width slice with other constants of the kernels, one variant after the other.
+
+    python scripts/gpu/tune_slice.py STEP,STEP,... VARIANT ...
+
+A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early` (`early_start`),
+`stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
+numbers of `experts._Shape`), `chunk=CHUNK,WARPS` of a selection.
+
+Variants are compiled in parallel first. Kernels that overlap count twice in the times by kernel.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from benchmarks import gpu_slice, gpu_slice_warm
+from benchmarks.gpu_slice_model import BF16, DEVICE, slice_config, slice_weights
+
+from stepahead.devices.kernels.selection import triton_operations
+from stepahead.devices.kernels.triton import attention, early_start, experts, indexer, products
+from stepahead.engine.model.v41.caches import CacheShape
+from stepahead.engine.model.v41.model import Model
+from stepahead.engine.model.v41.numerics import exact
+from stepahead.engine.model.v41.rows import BLOCK_TOKENS
+
+PRESENT = {
+    (module, name): getattr(module, name)
+    for module, name in (
+        (early_start, "ENABLED"), (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
+        (attention, "HALVES"), (experts, "_shape"), (indexer, "CHUNK"), (indexer, "_warps"),
+    )
+}  # fmt: skip
+
+
+def always(value: object) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def use(variant: str) -> None:
+    for (module, name), value in PRESENT.items():
+        setattr(module, name, value)
+    for setting in variant.split("+"):
+        key, _, text = setting.partition("=")
+        numbers = tuple(int(number) for number in text.split(",")) if text else ()
+        if key == "early":
+            early_start.ENABLED = True
+        elif key == "stream":
+            products._shape = always(products._Shape(*numbers))
+        elif key == "parts":
+            products._PROGRAMS, products.LEAST_COLUMNS = numbers
+        elif key == "halves":
+            attention.HALVES = numbers
+        elif key == "experts":
+            experts._shape = always(experts._Shape(*numbers))
+        elif key == "chunk":
+            indexer.CHUNK, indexer._warps = numbers[0], always(numbers[1])
+
+
+def compile_share(variant: str, steps: list[gpu_slice_warm.Step], rank: int, count: int) -> None:
+    use(variant)
+    gpu_slice_warm._compile_share(steps, exact(BF16), rank, count)
+
+
+def compile_all(variants: list[str], steps: list[gpu_slice_warm.Step]) -> None:
+    """The first variant by all processes, then what the others have beyond it."""
+    begin = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    for some in (variants[:1], variants[1:]):
+        shares = max(1, 16 // max(1, len(some)))
+        workers = [
+            context.Process(target=compile_share, args=(variant, steps, rank, shares))
+            for variant in some
+            for rank in range(shares)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        print(f"compiled in {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def time_step(model: Model, step: gpu_slice_warm.Step) -> str:
+    batch, context, chunk = step
+    columns = -(-context // BLOCK_TOKENS)
+    caches = model.new_caches(CacheShape(1 + batch * columns, batch + 1, max(batch * chunk, 16)))
+    gpu_slice._fill(caches)
+    torch.manual_seed(1)
+    inputs = (
+        gpu_slice._prompt(context, chunk, model) if chunk > 1 else gpu_slice._decode(batch, context, model)
+    )
+    outputs = []
+
+    def forward() -> None:
+        outputs.append(model.forward(inputs, caches).logits)
+
+    timed = gpu_slice._time(forward, graph=chunk == 1)
+    logits = outputs[-1].double()  # of the last call: with a graph, what its replays have written
+    kernels = sorted(timed.kernels.items(), key=lambda item: -item[1][1])[:14]
+    listed = ", ".join(f"{name[:13]} {count}x{us:.0f}" for name, (count, us) in kernels)
+    digest = f"{logits.norm().item():.6f} {logits[0, :3].tolist()}"
+    return f"{timed.microseconds:8.0f} us; {digest}; {listed}"
+
+
+def main() -> None:
+    steps = [tuple(int(n) for n in text.split(":")) for text in sys.argv[1].split(",")]
+    variants = sys.argv[2:]
+    compile_all(variants, steps)  # type: ignore[arg-type]
+    model = Model(
+        slice_config(), slice_weights(slice_config()), exact(BF16), operations=triton_operations(BF16)
+    )
+    print(f"{torch.cuda.get_device_name()}, weights on {DEVICE}", flush=True)
+    for variant in variants:
+        for step in steps:
+            use(variant)
+            try:
+                print(f"{variant} {step} {time_step(model, step)}", flush=True)  # type: ignore[arg-type]
+            except Exception as error:  # a variant that does not fit the card is a result
+                print(f"{variant} {step} {type(error).__name__} {str(error)[:100]}", flush=True)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()
