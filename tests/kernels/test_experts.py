@@ -143,6 +143,21 @@ def test_ties_go_to_the_lower_expert_and_picks_are_grouped(device: torch.device)
     assert tiles.expert[kept].tolist() == sorted(tiles.expert[kept].tolist())
 
 
+def test_scores_in_float32_never_come_from_the_library(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sums depend on the number of rows."""
+    asked = []
+    monkeypatch.setattr(routing, "MOST_STREAMED", 4)
+    monkeypatch.setattr(routing, "wide_linear", lambda x, gate: asked.append(x.dtype) or (x @ gate.T).float())
+    for dtype in (torch.float32, torch.bfloat16):
+        mixture = placed(random_experts(5, 32, 32, None, None, dtype), device)
+        x, gate = inputs(9, 32, dtype, device), torch.randn(5, 32).to(device, dtype)
+        bias = torch.zeros(5, device=device)
+        routing.route_rows(x, gate, bias, bias, None, 3, SCALING, mixture, quantized=False)
+    assert asked == [torch.bfloat16]
+
+
 def test_the_tables_of_the_launch_equal_those_of_a_sort(device: torch.device) -> None:
     mixture = placed(random_experts(5, 32, 32, None, None, torch.float32), device)
     x, gate = inputs(70, 32, torch.float32, device), torch.randn(5, 32, device=device) / 5

@@ -35,7 +35,8 @@ from .early_start import early, fetch, follow
 from .launching import INTERPRETED, dividing_step, power_of_two
 
 MOST_STREAMED = 256
-"""Rows up to which a launch multiplies by the gate itself; the scores of more come from the library."""
+"""Rows up to which a launch multiplies by the gate itself; the scores of more come from the library. In float32
+it always does: sums then have one order, whatever the number of rows."""
 _COLUMNS = 256
 _CHOOSING_ROWS = 8
 _ROW_TILES = 1 << 15
@@ -315,7 +316,7 @@ def route_rows(
     inputs = torch.empty_like(x) if quantized else x
     parted = torch.empty_like(x) if part_columns else x[:0]
     if rows:
-        given = rows > MOST_STREAMED
+        given = rows > MOST_STREAMED and x.dtype != torch.float32
         row_height, width, split, step = (
             (8, power_of_two(count), 1, dim) if given else _gate_shape(rows, count, dim)
         )
