@@ -35,8 +35,8 @@ from .early_start import early, fetch, follow
 from .launching import INTERPRETED, dividing_step, power_of_two
 
 MOST_STREAMED = 256
-"""Rows up to which a launch multiplies by the gate itself; the scores of more come from the library. In float32
-it always does: sums then have one order, whatever the number of rows."""
+"""Rows up to which a launch multiplies by the gate itself; scores of more come from the library. In float32
+it always does: its sums then have one order, whatever the number of rows."""
 _COLUMNS = 256
 _CHOOSING_ROWS = 8
 _ROW_TILES = 1 << 15
