@@ -197,20 +197,21 @@ def gate_up(
             tl.load(first_ptr + tile),
             tl.load(expert_ptr + tile),
         )
-        low: tl.constexpr = HEIGHT // 2 if HEIGHT == 128 else HEIGHT
+        low: tl.constexpr = 64 if HEIGHT > 64 else HEIGHT
         if (count > 0) & (count <= low):
             _gate_up_tile(
                 input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                 hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, WORDS,
                 ASSEMBLY,
             )  # fmt: skip
-        if HEIGHT == 128:
+        if HEIGHT > low:
             if (count > low) & (count <= low + 32):
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                     hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP,
                     WORDS, ASSEMBLY,
                 )  # fmt: skip
+        if HEIGHT > low + 32:
             if count > low + 32:
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
@@ -312,18 +313,19 @@ def down(
             tl.load(first_ptr + tile),
             tl.load(expert_ptr + tile),
         )
-        low: tl.constexpr = HEIGHT // 2 if HEIGHT == 128 else HEIGHT
+        low: tl.constexpr = 64 if HEIGHT > 64 else HEIGHT
         if (count > 0) & (count <= low):
             _down_tile(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                 TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
-        if HEIGHT == 128:
+        if HEIGHT > low:
             if (count > low) & (count <= low + 32):
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                     TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
+        if HEIGHT > low + 32:
             if count > low + 32:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
