@@ -32,7 +32,8 @@ PRESENT = {
     (module, name): getattr(module, name)
     for module, name in (
         (early_start, "ENABLED"), (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
-        (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "CHUNK"), (indexer, "_warps"),
+        (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "CHUNK"),
+        (indexer, "_warps"),
     )
 }  # fmt: skip
 

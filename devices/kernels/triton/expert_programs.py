@@ -204,14 +204,14 @@ def gate_up(
                 hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, WORDS,
                 ASSEMBLY,
             )  # fmt: skip
-        if HEIGHT > low:
+        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if (count > low) & (count <= low + 32):
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                     hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP,
                     WORDS, ASSEMBLY,
                 )  # fmt: skip
-        if HEIGHT > low + 32:
+        if low + 32 < HEIGHT:  # noqa: SIM102
             if count > low + 32:
                 _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
@@ -319,13 +319,13 @@ def down(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                 TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
-        if HEIGHT > low:
+        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if (count > low) & (count <= low + 32):
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                     TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
-        if HEIGHT > low + 32:
+        if low + 32 < HEIGHT:  # noqa: SIM102
             if count > low + 32:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
