@@ -188,7 +188,7 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
 _PARTS = {
     "experts": ("gate_up", "down", "combine", "_route"),
     "linear": ("_stream", "_expand_weight"),
-    "attention": ("attend", "_join", "latents", "_store"),
+    "attention": ("attend", "sparse_attn", "_turn", "_join", "latents", "_store"),
     "indexer": ("score", "select", "visible", "index_step"),
     "streams": ("_open", "_finish", "_expand", "_close", "_embed"),
 }

@@ -188,5 +188,5 @@ def run(small: bool) -> list[Row]:
     rows.append(attend_row(REAL, 2, torch.bfloat16, False, small))
     rows += step_rows(REAL, 3 if small else 64, torch.bfloat16, small)
     if not small and flash_kernel(torch.cuda.get_device_capability()) is not None:
-        rows += [library_row(count) for count in (1, 64, 128, 256, 1024, 4096)]
+        rows += [library_row(count) for count in (64, 128, 256, 1024, 4096)]
     return rows
