@@ -180,12 +180,19 @@ def open_sized_runner(
             random_weights=random_weights,
             on_tensor=on_tensor,
         )
-        shape = shape_for(device.memory().free)
-        if device.capabilities.measures_memory:
-            needs = _rehearse(model, described.facts, shape, device)
-            shape = shape_for(device.memory().free - needs.reserve(graphs=shape.graph_sequences > 0))
-        runner = V41Runner(model, described.facts, shape, device)
-        runner.capture()
+        return sized_runner(model, described.facts, shape_for, device)
+
+
+def sized_runner(
+    model: Model, facts: ModelFacts, shape_for: Callable[[int], RunnerShape], device: Device
+) -> V41Runner:
+    """The runner of a model that is on the device, inside `Device.placing`; see `open_sized_runner`."""
+    shape = shape_for(device.memory().free)
+    if device.capabilities.measures_memory:
+        needs = _rehearse(model, facts, shape, device)
+        shape = shape_for(device.memory().free - needs.reserve(graphs=shape.graph_sequences > 0))
+    runner = V41Runner(model, facts, shape, device)
+    runner.capture()
     return runner
 
 

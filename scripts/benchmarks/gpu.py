@@ -3,7 +3,8 @@
 Every section runs alone within a minute, prints as it goes and writes JSON. `engine` is the short one that
 has it all. `steps` times whole decode steps replayed and launched kernel by kernel; `overlap` puts the engine
 under a steady load with and without overlap; `trace` leaves a trace of steady decode; `pareto` sweeps the
-number of streams; `chart` draws what several runs of `pareto` found.
+number of streams; `chart` draws what several runs of `pareto` found. `wide` puts the engine on six layers of
+the published width instead: what a real model's steps leave of the host's time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from stepahead.engine.sizing import runner_shape
 
 from .gpu_chart import pareto_chart
 from .gpu_load import Steady, steady
+from .gpu_wide import measure_wide, wide_knobs
 
 HELP = "the engine on an NVIDIA card: captured steps, overlap, a trace, throughput against per-user speed"
 
@@ -233,12 +235,26 @@ def chart(arguments: argparse.Namespace) -> None:
     print(f"written to {path}")
 
 
+def wide(arguments: argparse.Namespace) -> None:
+    """The engine on the full-width slice of `gpu_slice`, with and without overlap."""
+    found: dict[str, Steady] = {}
+    for overlaps in (True, False):
+        config = wide_knobs(arguments.sequences, overlap=overlaps)
+        mode = f"{arguments.sequences} sequences, {'overlap' if overlaps else 'no overlap'}"
+        found[mode] = uvloop.run(measure_wide(config, arguments.sequences, arguments.seconds))
+        print(_line(mode, found[mode]), flush=True)
+    both, without = found.values()
+    print(f"  overlap {both.tokens_per_second / without.tokens_per_second:.2f}x")
+    _write(f"gpu_wide_{arguments.sequences}", {name: msgspec.to_builtins(s) for name, s in found.items()})
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "engine": engine,
     "steps": steps,
     "overlap": overlap,
     "trace": trace,
     "pareto": pareto,
+    "wide": wide,
     "chart": chart,
 }
 

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -90,19 +90,21 @@ class _Count:
 
 
 @contextlib.asynccontextmanager
-async def loaded(engine: Engine, count: int, params: SamplingParams) -> AsyncIterator[_Count]:
-    """So many streams, each read by a task and started anew when it ends; entered once all of them decode."""
+async def loaded(
+    engine: Engine, asked: Sequence[str | list[int]], params: SamplingParams
+) -> AsyncIterator[_Count]:
+    """A stream for every prompt, read by a task and started anew when it ends; entered once all decode."""
     seen, started = _Count(), set[int]()
 
-    async def read(number: int, text: str) -> None:
+    async def read(number: int, prompt: str | list[int]) -> None:
         while True:
-            async for delta in engine.stream(text, params):
+            async for delta in engine.stream(prompt, params):
                 started.add(number)
                 seen.tokens += len(delta.token_ids)
 
-    readers = [asyncio.create_task(read(i, text)) for i, text in enumerate(prompts(count))]
+    readers = [asyncio.create_task(read(i, prompt)) for i, prompt in enumerate(asked)]
     try:
-        while len(started) < count:
+        while len(started) < len(asked):
             await asyncio.sleep(0.01)
             for reader in readers:
                 if reader.done():
@@ -122,14 +124,16 @@ async def steady(
     temperature: float = 0.0,
     settle: float = 0.2,
     file: Path | None = None,
+    asked: Sequence[str | list[int]] = (),
 ) -> Steady:
-    """Measure for so long; what the tracer remembers is read afterwards (and left in `file`), since a thread
-    that writes meanwhile would take turns with the loop for the interpreter.
+    """Measure for so long, with streams of `asked` (texts of ours); what the tracer remembers is read
+    afterwards (and left in `file`), since a thread that writes meanwhile would take turns with the loop for
+    the interpreter.
     """
     params = SamplingParams(temperature=temperature, ignore_eos=True, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         path = file or Path(folder) / "trace.json"
-        async with loaded(engine, count, params) as seen:
+        async with loaded(engine, asked or prompts(count), params) as seen:
             await asyncio.sleep(settle)
             gc.collect()
             gc.disable()
