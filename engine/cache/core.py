@@ -128,9 +128,12 @@ class CacheCore:
     def _grow(self, growth: Int32s) -> tuple[int, Int32s]:
         if not growth.size:
             return 0, EMPTY
-        totals = np.cumsum(growth)
-        grown = int(np.searchsorted(totals, self.free, side="right"))
-        return grown, self._allocate(int(totals[grown - 1])) if grown else EMPTY
+        free, grown, total = self.free, 0, 0
+        for count in growth.tolist():  # a few: faster than any array
+            if total + count > free:
+                break
+            grown, total = grown + 1, total + count
+        return grown, self._allocate(total) if grown else EMPTY
 
     def _take_snapshots(self, count: int) -> Int32s:
         if not (count and self._enabled):

@@ -83,9 +83,15 @@ for _constant in (NO_HISTORY, NO_UPDATES, NO_COPIES):
 
 
 def decode_plan(
-    step: int, layout: BatchLayout, first_positions: Int32s, redeal: bool = False, drafts: bool = True
+    step: int,
+    layout: BatchLayout,
+    first_positions: Int32s,
+    redeal: bool = False,
+    drafts: bool = True,
+    table_updates: Int32s = NO_UPDATES,
+    state_copies: Int32s = NO_COPIES,
 ) -> StepPlan:
-    """The plan of a steady step: nothing but decode rows, nothing new in any table."""
+    """The plan of a step of nothing but decode rows."""
     return StepPlan(
         redeal=redeal,
         drafts=drafts,
@@ -95,8 +101,8 @@ def decode_plan(
         chunk_tokens=EMPTY,
         chunk_history=NO_HISTORY,
         chunk_ends=EMPTY,
-        table_updates=NO_UPDATES,
-        state_copies=NO_COPIES,
+        table_updates=table_updates,
+        state_copies=state_copies,
     )
 
 

@@ -52,6 +52,7 @@ class Ledger:
         self._decode_done: Int32s = -self._decode_planned
         self.table: Int32s = np.zeros((slots, limits.table_columns), dtype=np.int32)
         self.tokens: Int32s = np.empty((slots, limits.max_positions), dtype=np.int32)
+        self._flat_tokens = self.tokens.reshape(-1)
         self._columns: Int64s = np.arange(limits.width, dtype=np.int64)
         self._selector = Selector()
 
@@ -148,10 +149,11 @@ class Ledger:
 
     def _store_tokens(self, slots: npt.NDArray[np.intp], lengths: Int32s, tokens: Int32s) -> None:
         """Columns past a row's count hold no token of it; the next commit of the sequence overwrites them."""
+        begins = slots * self.limits.max_positions + lengths  # one index a token: half the time of two
         if self.limits.width == 1:
-            self.tokens[slots, lengths] = tokens[:, 0]
+            self._flat_tokens[begins] = tokens[:, 0]
         else:
-            self.tokens[slots[:, None], lengths[:, None] + self._columns] = tokens
+            self._flat_tokens[begins[:, None] + self._columns] = tokens
 
     def _advance(self, rows: Rows, counts: Int32s, advanced: Int32s, reach: Int32s, samples: Bools) -> None:
         if advanced is counts:  # nothing but decode rows

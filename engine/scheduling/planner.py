@@ -79,7 +79,7 @@ class SchedulingCore(Admitting):
         if self._disturbed(layout.rows):
             return None
         self._now = now
-        return self._emit_steady(members, layout, self._chooser.first_positions(members))
+        return self._emit(self._decode_plan(members, layout, self._chooser.first_positions(members)))
 
     def plan(self, now: float) -> Planning:
         """Makes the next step, or returns None when nobody has a row for it.
@@ -101,7 +101,7 @@ class SchedulingCore(Admitting):
         rows = self._chooser.choose(self._steps)
         if self._is_steady(rows):
             self._horizon.look(rows, self._steps)
-            return self._emit_steady(rows.members, rows.decode, rows.decode_first)
+            return self._emit(self._decode_plan(rows.members, rows.decode, rows.decode_first))
         return (yield from self._plan_with_cache(rows))
 
     def _disturbed(self, decode_rows: int) -> bool:
@@ -110,13 +110,9 @@ class SchedulingCore(Admitting):
 
     def _is_steady(self, rows: StepRows) -> bool:
         """Whether the step only repeats its decode rows: nothing arrives, grows, is kept or is given back."""
-        if rows.prompts or not rows.decode.rows or self._disturbed(rows.decode.rows):
+        if rows.prompts or rows.short.size or rows.reached.size or not rows.decode.rows:
             return False
-        at = rows.decode_rows
-        reach, width = rows.decode_first, self.limits.width
-        if np.count_nonzero(reach + width > self.ledger.block_count[at] * self.limits.block_tokens):
-            return False
-        return not (self.limits.prefix_cache and np.count_nonzero(reach >= self._saves.next_position[at]))
+        return not self._disturbed(rows.decode.rows)
 
     def _plan_with_cache(self, rows: StepRows) -> Planning:
         work = PlanWork()
@@ -151,8 +147,7 @@ class SchedulingCore(Admitting):
         """Slots with rows in this step whose state the step should copy first."""
         if not self.limits.prefix_cache:
             return []
-        reached = np.flatnonzero(rows.decode_first >= self._saves.next_position[rows.decode_rows])
-        due = self._saves.due(rows.decode.slots[reached])
+        due = self._saves.due(rows.decode.slots[rows.reached])
         if not rows.prompts:
             return due
         starts = np.array([prompt.start for prompt in rows.prompts], dtype=np.int32)
@@ -160,36 +155,50 @@ class SchedulingCore(Admitting):
         return due + self._saves.due(prompts[starts >= self._saves.next_position[prompts]])
 
     def _emit_work(self, rows: StepRows, work: PlanWork, copies: list[tuple[int, int]]) -> Planned:
-        copies = copies + work.restores
-        updates = np.concatenate(work.updates) if work.updates else NO_UPDATES
+        pairs = copies + work.restores
+        moved = np.array(pairs, dtype=np.int32) if pairs else NO_COPIES
+        updates = work.updates[0] if len(work.updates) == 1 else np.concatenate([NO_UPDATES, *work.updates])
         if work.preempted:
             updates = updates[~np.isin(updates[:, 0], work.preempted)]
-        starts = np.array([prompt.start for prompt in rows.prompts], dtype=np.int32)
-        layout = lay_out(self.ledger, rows.decode, rows.prompts)
+        if rows.prompts:
+            return self._emit(self._plan_with_prompts(rows, updates, moved), work)
+        return self._emit(
+            self._decode_plan(rows.members, rows.decode, rows.decode_first, updates, moved), work
+        )
+
+    def _plan_with_prompts(self, rows: StepRows, updates: Int32s, copies: Int32s) -> StepPlan:
+        prompts, speculation = rows.prompts, self._speculation
+        starts = np.array([prompt.start for prompt in prompts], dtype=np.int32)
+        layout = lay_out(self.ledger, rows.decode, prompts)
         ending = layout.slots[rows.members.count :][layout.samples[rows.members.count :]]
         plan = mixed_plan(
             self._steps,
             layout,
-            np.concatenate([rows.decode_first, starts]) if rows.prompts else rows.decode_first,
+            np.concatenate([rows.decode_first, starts]),
             self.ledger,
-            rows.prompts,
+            prompts,
             updates,
-            np.array(copies, dtype=np.int32) if copies else NO_COPIES,
-            scored_rows(self.ledger, layout, rows.prompts),
-            self._speculation.needs_redeal(rows.members, rows.decode),
-            self._speculation.drafts(
-                rows.members, bool(self.ledger.most_drafts[ending].any()), mixed=bool(rows.prompts)
-            ),
+            copies,
+            scored_rows(self.ledger, layout, prompts),
+            speculation.needs_redeal(rows.members, rows.decode),
+            speculation.drafts(rows.members, bool(self.ledger.most_drafts[ending].any()), mixed=True),
         )
-        for prompt in rows.prompts:
+        for prompt in prompts:
             self._saves.chunk_planned(prompt.slot, prompt.end)
-            self._chooser.stale = True
-        return self._emit(plan, work)
+        self._chooser.stale = True
+        return plan
 
-    def _emit_steady(self, members: Members, layout: BatchLayout, first_positions: Int32s) -> Planned:
+    def _decode_plan(
+        self,
+        members: Members,
+        layout: BatchLayout,
+        first_positions: Int32s,
+        updates: Int32s = NO_UPDATES,
+        copies: Int32s = NO_COPIES,
+    ) -> StepPlan:
         speculation = self._speculation
         redeal, drafts = speculation.needs_redeal(members, layout), speculation.drafts(members, False)
-        return self._emit(decode_plan(self._steps, layout, first_positions, redeal, drafts))
+        return decode_plan(self._steps, layout, first_positions, redeal, drafts, updates, copies)
 
     def _emit(self, plan: StepPlan, work: PlanWork | None = None) -> Planned:
         self.ledger.plan(plan.layout)

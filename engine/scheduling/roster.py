@@ -62,8 +62,8 @@ class Roster:
         self.queue = AdmissionQueue(limits.max_bypass)
         self.paused = False  # plans only give back, no step is made
         self._speculation = Speculation(self.ledger, limits, costs)
-        self._chooser = RowChooser(self.ledger, self._speculation)
         self._saves = WindowSaves(self.ledger)
+        self._chooser = RowChooser(self.ledger, self._speculation, self._saves)
         self._outlook = Outlook(self.ledger)
         self._groups = ChoiceGroups()
         self._deadlines = Deadlines()

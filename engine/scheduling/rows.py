@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 
 from stepahead.engine.cache.reservation import EMPTY
-from stepahead.engine.model.runner import BatchLayout, Int32s
+from stepahead.engine.model.runner import BatchLayout, Int32s, Int64s
 from stepahead.engine.model.selectors import Rows
 
 from .chunks import PromptRows, chunk_end
 from .ledger import DECODE, PREFILL, Ledger
 from .members import Members
 from .speculation import Speculation
+from .window_saves import WindowSaves
 
 
 class StepRows(msgspec.Struct, eq=False):
@@ -25,6 +26,8 @@ class StepRows(msgspec.Struct, eq=False):
     decode: BatchLayout
     decode_rows: Rows
     decode_first: Int32s  # optimistic first positions
+    short: Int64s  # decode rows whose tables do not cover what the step may write
+    reached: Int64s  # decode rows that may have passed a boundary whose state is worth keeping
     prompts: list[PromptRows]
     budget: int  # rows left
 
@@ -39,8 +42,8 @@ class StepRows(msgspec.Struct, eq=False):
 class RowChooser:
     """Remembers who decodes for as long as their membership does not change."""
 
-    def __init__(self, ledger: Ledger, speculation: Speculation) -> None:
-        self._ledger, self._speculation = ledger, speculation
+    def __init__(self, ledger: Ledger, speculation: Speculation, saves: WindowSaves) -> None:
+        self._ledger, self._speculation, self._saves = ledger, speculation, saves
         self.stale = True  # set by whoever changes the phase of a slot
         self._members = Members(ledger, np.empty(0, dtype=np.int32))
         self._prefilling = False
@@ -59,16 +62,18 @@ class RowChooser:
         ledger = self._ledger
         if self.stale:
             self._refresh()
-        members = self._members
+        members, limits = self._members, ledger.limits
         rows = members.rows
         open_ended = ledger.output[rows] + ledger.sampling[rows] < ledger.max_output[rows]
         if np.count_nonzero(open_ended) < open_ended.size:
             members = Members(ledger, members.slots[open_ended])
+            rows = members.rows
         others = self._prompt_rows(members.count) if self._prefilling else 0
         layout = members.layout(self._speculation.spare(members, others, step))
         first = self.first_positions(members)
-        budget = ledger.limits.max_rows - layout.rows
-        chosen = StepRows(members, layout, members.rows, first, [], budget)
+        short = (first + limits.width > ledger.block_count[rows] * limits.block_tokens).nonzero()[0]
+        reached = (first >= self._saves.next_position[rows]).nonzero()[0]
+        chosen = StepRows(members, layout, rows, first, short, reached, [], limits.max_rows - layout.rows)
         if self._prefilling:
             self._continue_prompts(chosen)
         return chosen
@@ -100,18 +105,17 @@ class RowChooser:
 
 def missing_blocks(ledger: Ledger, rows: StepRows) -> tuple[Int32s, Int32s]:
     """Slots whose tables do not cover their rows, oldest first, and how many blocks each lacks."""
+    if not (rows.short.size or rows.prompts):
+        return EMPTY, EMPTY
     block, width = ledger.limits.block_tokens, ledger.limits.width
-    short = np.flatnonzero(rows.decode_first + width > ledger.block_count[rows.decode_rows] * block)
-    slots, ends = rows.decode.slots[short], rows.decode_first[short] + width
+    slots, ends = rows.decode.slots[rows.short], rows.decode_first[rows.short] + width
     if rows.prompts:
         slots = np.concatenate([slots, rows.prompt_slots()])
         ends = np.concatenate([ends, np.array([prompt.end for prompt in rows.prompts], dtype=np.int32)])
-    if not slots.size:
-        return EMPTY, EMPTY
     order = np.argsort(ledger.seniority[slots])
     slots = slots[order]
     counts = -(-ends[order] // block) - ledger.block_count[slots]
     if rows.prompts:  # decode rows here are short, a prompt's chunk may be covered already
-        short = np.flatnonzero(counts > 0)
-        slots, counts = slots[short], counts[short]
+        lacking = np.flatnonzero(counts > 0)
+        slots, counts = slots[lacking], counts[lacking]
     return slots, counts

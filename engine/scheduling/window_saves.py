@@ -10,8 +10,6 @@ Invariant: a sequence holds at most one granted slot whose fate is open; it is p
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
 import numpy as np
 
@@ -74,17 +72,21 @@ class WindowSaves:
 
         `slots` are the candidates that reached `next_position` optimistically, in any order.
         """
-        return [slot for slot in slots.tolist() if self._reaches(slot)]
+        ledger = self._ledger
+        facts = (slots, ledger.cached[slots], ledger.inflight[slots], ledger.phase[slots] == DECODE)
+        rows = zip(*(array.tolist() for array in facts), strict=True)
+        return [
+            slot for slot, cached, inflight, decodes in rows if self._reaches(slot, cached, inflight, decodes)
+        ]
 
-    def _reaches(self, slot: int) -> bool:
-        cached, inflight = int(self._ledger.cached[slot]), int(self._ledger.inflight[slot])
+    def _reaches(self, slot: int, cached: int, inflight: int, decodes: bool) -> bool:
+        position = int(self.next_position[slot])
         if not inflight:
-            self.next_position[slot] = cached // self._block * self._block
-        elif self._ledger.phase[slot] == DECODE and inflight == self._ledger.limits.width:
-            lowest = cached + self._slack
-            if self.next_position[slot] < lowest:
-                self.next_position[slot] = -(-lowest // self._block) * self._block
-        return bool(self.next_position[slot] <= cached + inflight)
+            position = cached // self._block * self._block
+        elif decodes and inflight == self._ledger.limits.width and position < cached + self._slack:
+            position = -(-(cached + self._slack) // self._block) * self._block
+        self.next_position[slot] = position
+        return position <= cached + inflight
 
     def lacking(self, due: list[int]) -> int:
         """State slots to ask for: a copy that missed has one."""
@@ -139,28 +141,19 @@ class WindowSaves:
             return []
         ledger = self._ledger
         begin, end = int(ledger.published[slot]), int(ledger.cached[slot]) // self._block * self._block
-        copy = self._proven.pop(slot, None)
-        cuts = sorted({begin, end} | ({copy.position} if copy else set()))
-        publications = [self._publication(slot, key, salt, first, last, 0) for first, last in pairwise(cuts)]
         ledger.published[slot] = end
+        copy = self._proven.pop(slot, None)
         if copy is None:
-            return publications
-        return self._with_state(slot, key, salt, copy, publications)
-
-    def _with_state(
-        self, slot: int, key: int, salt: bytes, copy: _Copy, publications: list[Publication]
-    ) -> list[Publication]:
-        """Attaches the state to the publication that ends at its position, or says it behind all blocks."""
-        self.retained[slot] = copy.position
-        if self.next_position[slot] == copy.position:
+            return [self._publication(slot, key, salt, begin, end, 0)] if begin < end else []
+        position = copy.position
+        self.retained[slot] = position
+        if self.next_position[slot] == position:
             self._pass(slot)
-        column = copy.position // self._block
-        for index, publication in enumerate(publications):
-            if publication.first_column + publication.blocks.size == column:
-                publications[index] = msgspec.structs.replace(publication, snapshot=copy.snapshot)
-                return publications
-        state = self._publication(slot, key, salt, copy.position, copy.position, copy.snapshot)
-        return [state, *publications]
+        # the state belongs to what ends at its position, which may have been published before
+        publications = [self._publication(slot, key, salt, min(begin, position), position, copy.snapshot)]
+        if max(begin, position) < end:
+            publications.append(self._publication(slot, key, salt, max(begin, position), end, 0))
+        return publications
 
     def _publication(
         self, slot: int, key: int, salt: bytes, begin: int, end: int, snapshot: int
