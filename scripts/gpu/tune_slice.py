@@ -4,7 +4,8 @@
 
 A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early` (`early_start`),
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
-numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `chunk=CHUNK,WARPS` of a selection.
+numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `slab=ROWS,WARPS` of hyper-connections,
+`chunk=CHUNK,WARPS` of a selection.
 
 Variants are compiled in parallel first. Kernels that overlap count twice in the times by kernel.
 """
@@ -22,7 +23,15 @@ from benchmarks import gpu_slice, gpu_slice_warm
 from benchmarks.gpu_slice_model import BF16, DEVICE, slice_config, slice_weights
 
 from stepahead.devices.kernels.selection import triton_operations
-from stepahead.devices.kernels.triton import attention, early_start, experts, indexer, products, routing
+from stepahead.devices.kernels.triton import (
+    attention,
+    early_start,
+    experts,
+    hyper_connections,
+    indexer,
+    products,
+    routing,
+)
 from stepahead.engine.model.v41.caches import CacheShape
 from stepahead.engine.model.v41.model import Model
 from stepahead.engine.model.v41.numerics import exact
@@ -33,7 +42,7 @@ PRESENT = {
     for module, name in (
         (early_start, "ENABLED"), (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
         (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "CHUNK"),
-        (indexer, "_warps"),
+        (indexer, "_warps"), (hyper_connections, "ROWS"), (hyper_connections, "SLAB_WARPS"),
     )
 }  # fmt: skip
 
@@ -60,6 +69,8 @@ def use(variant: str) -> None:
             experts._shape = always(experts._Shape(*numbers))
         elif key == "height":
             routing.tile_height = always(numbers[0])
+        elif key == "slab":
+            hyper_connections.ROWS, hyper_connections.SLAB_WARPS = numbers
         elif key == "chunk":
             indexer.CHUNK, indexer._warps = numbers[0], always(numbers[1])
 

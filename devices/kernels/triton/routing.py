@@ -128,7 +128,7 @@ def _choose(
     chosen = tl.zeros((HEIGHT, TOP_PADDED), tl.int32)
     picked = tl.zeros((HEIGHT, TOP_PADDED), tl.float32)
     total = tl.zeros((HEIGHT,), tl.float32)  # in the order of choice, whatever the layout of the tile
-    for k in tl.static_range(TOP_K):
+    for k in range(TOP_K):  # unrolled, its code alone took longer to arrive than to run
         best = tl.argmax(ranked, axis=1, tie_break_left=True)
         is_best = expert[None, :] == best[:, None]
         score = tl.sum(tl.where(is_best, scores, 0.0), axis=1)
