@@ -102,11 +102,13 @@ def _prepare_process(
     from .model.opening import BUILT_IN, check_weights, describe, numerics_for, open_runner
 
     folder = BUILT_IN if path is None else Path(path)
-    described = describe(folder, numerics_for("cpu", config.dtype))
+    described = describe(folder, numerics_for("cpu", config.dtype, config.rounding))
     check_weights(described)
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     shape = runner_shape(config, described.facts, _cache_bytes(host_memory().free - weights, "cpu"))
-    factory = functools.partial(open_runner, folder, dtype=config.dtype)
+    factory = functools.partial(
+        open_runner, folder, dtype=config.dtype, rounding=config.rounding, weights=config.weights
+    )
     return factory, shape, described.tokenizer, costs_wanted(config, shape, folder, "cpu", "cpu")
 
 
@@ -119,13 +121,13 @@ def _open(
     folder = BUILT_IN if path is None else Path(path)
     opened = _device(device)
     try:
-        described = describe(folder, numerics_for(opened.torch_device, config.dtype))
+        described = describe(folder, numerics_for(opened.torch_device, config.dtype, config.rounding))
         kind = opened.capabilities.kind
 
         def shape_for(free_bytes: int) -> RunnerShape:
             return runner_shape(config, described.facts, _cache_bytes(free_bytes, kind))
 
-        runner = open_sized_runner(described, shape_for, opened, **options)
+        runner = open_sized_runner(described, shape_for, opened, weights=config.weights, **options)
         name = opened.capabilities.name
         wanted = costs_wanted(config, runner.shape, folder, kind, name)
         costs = None if wanted is None else step_costs(runner, wanted)

@@ -57,6 +57,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the device's free memory that the caches may take."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """What the model computes and caches in. None: float32 on a CPU, bfloat16 on a GPU."""
+    rounding: Literal["none", "published"] = "none"
+    """Published: activations and cache entries are rounded to FP8 and FP4 wherever the published engine does,
+    in bfloat16; the level at which outputs of real checkpoints are compared with it."""
+    weights: Literal["expanded", "stored"] | None = None
+    """Matrices that a checkpoint stores in FP8 or FP4: expanded when the model opens, or kept as they are and
+    expanded wherever one is used; the same values. None: stored where kernels do that in registers and the
+    expanded ones would take more than half of the device's free memory."""
     prefix_cache: bool = True
     """Keep the blocks of finished prefixes and reuse them."""
     snapshot_slots: Annotated[int, Meta(ge=0, le=65536)] | None = None
@@ -105,6 +112,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("verify", self.verify, f">= 1 and <= {MOST_DRAFTS}, 'adaptive' or 'all'")
         if isinstance(self.verify, str) and self.verify not in ("adaptive", "all"):
             raise ConfigError("verify", self.verify, f">= 1 and <= {MOST_DRAFTS}, 'adaptive' or 'all'")
+        if self.rounding == "published" and self.dtype == "float32":
+            raise ConfigError("rounding", self.rounding, "'none' with dtype='float32': it rounds bfloat16")
         for name, (meta, words, optional) in _knobs().items():
             value = getattr(self, name)
             if value is None and optional:

@@ -100,7 +100,7 @@ def costs_wanted(
             device_name,
             os.cpu_count() if device_kind == "cpu" else None,
             config.cpu_backing if device_kind == "cpu" else None,
-            config.dtype,
+            (config.dtype, config.rounding, config.weights),
             model_fingerprint(model),
             (shape.draft_tokens, shape.sequence_slots, shape.graph_sequences),
             version("stepahead"),

@@ -79,6 +79,8 @@ class Operations:
     recall = staticmethod(engram.recall)
     apply_memory = staticmethod(engram.apply_memory)
 
+    expands_weights = False
+    """Whether products expand quantized weights in registers; else into memory, at every use."""
     draws_from_tables = False
     """Whether the next three are faster than a host that chooses the rows with work (`v41/processing.py`)."""
     draw_tokens = staticmethod(whole.draw_tokens)

@@ -8,6 +8,7 @@ functions of picklable arguments, so a child process can be told to do the secon
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from .runner import ModelFacts, RunnerShape
 from .v41 import rehearsal
 from .v41.config import ModelConfig, load_config
 from .v41.model import Model
-from .v41.numerics import Numerics, exact
+from .v41.numerics import Numerics, exact, parity
 from .v41.runner import V41Runner, model_facts
 from .v41.token_map import engram_token_map
 from .v41.weights import StoredSource, load_weights
@@ -69,10 +70,13 @@ class OpenModel:
     model: Model
 
 
-def numerics_for(device: torch.device | str, dtype: str | None = None) -> Numerics:
+def numerics_for(device: torch.device | str, dtype: str | None = None, rounding: str = "none") -> Numerics:
     """The types a model runs in, by name ("float32"). Where nobody chose: float32 on a CPU, whose steps are
     bound by dispatch and whose results others compare with; bfloat16 on a GPU, which has matrix units for it.
+    With `rounding` "published", the published engine's, which are those of bfloat16.
     """
+    if rounding == "published":
+        return parity()
     usual = "float32" if torch.device(device).type == "cpu" else "bfloat16"
     return exact(getattr(torch, dtype or usual))
 
@@ -85,6 +89,7 @@ def describe(folder: Path | None, numerics: Numerics) -> ModelDescription:
         tokenizer = Tokenizer.from_file(folder, compatibility=config.tokenizer_compatibility)
     except (OSError, ValueError) as error:
         raise ModelFilesError(folder, error) from error
+    numerics = dataclasses.replace(numerics, fp4_entries=config.use_fp4_sparse_kv)
     return ModelDescription(folder, config, tokenizer, numerics, model_facts(config, numerics))
 
 
@@ -144,16 +149,23 @@ def open_runner(
     device: Device,
     *,
     dtype: str | None = None,
+    rounding: str = "none",
+    weights: str | None = None,
     random_weights: bool = False,
     on_tensor: OnTensor = lambda done, total: None,
 ) -> V41Runner:
     """Load a model onto a device and allocate caches of that shape. Takes seconds; call it off the loop.
 
-    `dtype` None: what `numerics_for` chooses. Raises `ModelFilesError`, or the device's out-of-memory error.
+    `dtype`, `rounding` and `weights` as in `EngineConfig`. Raises `ModelFilesError`, or the device's
+    out-of-memory error.
     """
-    described = describe(folder, numerics_for(device.torch_device, dtype))
     return open_sized_runner(
-        described, lambda free_bytes: shape, device, random_weights=random_weights, on_tensor=on_tensor
+        describe(folder, numerics_for(device.torch_device, dtype, rounding)),
+        lambda free_bytes: shape,
+        device,
+        weights=weights,
+        random_weights=random_weights,
+        on_tensor=on_tensor,
     )
 
 
@@ -162,13 +174,14 @@ def open_sized_runner(
     shape_for: Callable[[int], RunnerShape],
     device: Device,
     *,
+    weights: str | None = None,
     random_weights: bool = False,
     on_tensor: OnTensor = lambda done, total: None,
 ) -> V41Runner:
     """Load a model, and give its caches the shape for the bytes that weights and steps leave.
 
-    Where the device measures memory, the largest steps are run once to learn theirs. Raises what `shape_for`
-    does, `ModelFilesError`, or the device's out-of-memory error.
+    `weights` as in `EngineConfig`. Where the device measures memory, the largest steps are run once to learn
+    theirs. Raises what `shape_for` does, `ModelFilesError`, or the device's out-of-memory error.
     """
     numerics = described.numerics
     operations = operations_for(device.capabilities, numerics.dtype, numerics.quantized)
@@ -178,9 +191,22 @@ def open_sized_runner(
             torch.device(device.torch_device),
             operations=operations,
             random_weights=random_weights,
+            keep_quantized=keeps_stored(weights, described, operations, device.memory().free),
             on_tensor=on_tensor,
         )
         return sized_runner(model, described.facts, shape_for, device)
+
+
+def keeps_stored(choice: str | None, described: ModelDescription, operations: Operations, free: int) -> bool:
+    """Whether matrices stay as the checkpoint stores them; `free` bytes are the device's.
+
+    Expanded ones are multiplied faster while they fit; two to four times as large, a real model's do not.
+    """
+    if choice is not None:
+        return choice == "stored"
+    size = described.numerics.dtype.itemsize
+    expanded = sum(math.prod(spec.shape) * size for spec in tensor_specs(described.config).values())
+    return operations.expands_weights and expanded > free // 2
 
 
 def sized_runner(

@@ -65,6 +65,7 @@ class TritonOperations(Operations):
     visible_entries = staticmethod(indexer.visible_entries)
     choose_entries = staticmethod(indexer.choose_entries)
 
+    expands_weights = True
     draws_from_tables = True
     draw_tokens = staticmethod(sampling.draw_tokens)
     settle_ = staticmethod(sampling_settle.settle_)
