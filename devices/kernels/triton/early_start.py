@@ -6,8 +6,9 @@ predecessor ends, and what it can name by then, mostly weights, is on the way to
 
 The rule: a kernel calls `follow` before it reads or writes anything but weights and tables of constants.
 `follow` waits until the predecessor's results are visible, and only then lets the successor start. So what
-was written two launches ago or earlier may be read before `follow`, too, and no chain of waiting kernels
-builds up. A kernel without `follow` must not be launched with `early()`; one launched without waits as ever.
+was written two launches ago may be read before `follow`, too, if the launch between is one of these, and no
+chain of waiting kernels builds up. A kernel without `follow` must not be launched with `early()`; one that is
+launched without `early()` waits as ever.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def follow(EARLY: tl.constexpr):
 
 @triton.jit
 def fetch(pointers, size: tl.constexpr):
-    """Ask for `size` bytes (a multiple of 16) from each of some aligned addresses into the cache."""
+    """Ask for `size` bytes (a multiple of 16) from each of some addresses on into the cache."""
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
         "=r,l,r",
-        [pointers.to(tl.int64), size],
+        [pointers.to(tl.int64) & -16, size],  # anything unaligned would be an error
         dtype=tl.int32,
         is_pure=False,
         pack=1,

@@ -189,6 +189,14 @@ def gate_up(
     blocks: tl.constexpr = INNER // WIDTH
     program = tl.program_id(0)
     input_ptr = parted_ptr if FORMAT == MXFP4 else x_ptr
+    if EARLY and SHARED_FORMAT != PLAIN:
+        # The shared expert's weights need no choice, and nobody else reads while that is made.
+        size: tl.constexpr = DIM // 2 if SHARED_FORMAT == MXFP4 else DIM
+        shared_block = program - tiles * blocks
+        if (shared_block >= 0) & (shared_block < SHARED_INNER // WIDTH):
+            column = shared_block * WIDTH + tl.arange(0, WIDTH)
+            fetch(shared_ptr + column * size, size)
+            fetch(shared_ptr + (SHARED_INNER + column) * size, size)
     follow(EARLY)
     if program < tiles * blocks:
         tile, block = program // blocks, program % blocks
