@@ -5,9 +5,9 @@
 
 Greedy output of the built-in model for many prompts, computed in float32 on both. Where a pair differs, both
 continuations are alike up to a first token; there the CPU's logits of the two candidates must be so close
-that rounding decides (`TOLERANCE`). `--rounding published` compares that level instead, in bfloat16, and `--weights stored` keeps
-the card's matrices and the CPU's as the checkpoint does. Prints a table; exits non-zero if a disagreement is not explained or
-something is left behind.
+that rounding decides (`TOLERANCE`). `--rounding published` compares that level instead, in bfloat16, and
+`--weights stored` keeps the matrices of both as the checkpoint does. Prints a table; exits non-zero if a
+disagreement is not explained or something is left behind.
 """
 
 from __future__ import annotations
