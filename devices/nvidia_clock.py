@@ -40,7 +40,10 @@ class StreamClock:
     """Times the pieces of one stream. `begin` and `end` on the launching thread, `tell` on the watcher's."""
 
     def __init__(self, stream_name: str, observer: WorkObserver, stream: torch.cuda.Stream) -> None:
+        import torch
+
         self._name, self._observer, self._stream = stream_name, observer, stream
+        self._library = torch.cuda
         self._pieces: deque[Piece] = deque(maxlen=_UNTOLD)
         self._spare: deque[torch.cuda.Event] = deque()
         self._anchor = self.mark()
@@ -49,9 +52,7 @@ class StreamClock:
 
     def mark(self) -> torch.cuda.Event:
         """A timed event at the present end of the stream."""
-        import torch
-
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event = self._spare.pop() if self._spare else self._library.Event(enable_timing=True)
         event.record(self._stream)
         return event
 

@@ -57,7 +57,7 @@ class NvidiaStream(Stream):
             raise self._error
         clock = self._clock
         try:
-            with self._library.stream(self.cuda):
+            with self.cuda:  # a tenth of what `torch.cuda.stream` takes the host
                 launched = time.perf_counter_ns()
                 begin = None if clock is None else clock.mark()
                 self.launch(work)

@@ -57,16 +57,22 @@ def everything(runner: V41Runner, graphs: CapturedDecode) -> list[Tensor]:
 
 
 def clear_scratch(runner: V41Runner, graphs: CapturedDecode, real: int) -> None:
-    """Slot 0, block 0, and what is behind the real sequences."""
+    """Slot 0, block 0, staging areas, and what is behind the real sequences: what placeholders leave there
+    depends on which of them was the last to write the scratch slot.
+    """
     config, caches = runner._model.config, runner._caches
+    runner._wait()  # results are on the host
     for tensor in tensors(runner._state):
         tensor[0] = 0
     for pool in tensors(caches.window):
         pool[: window_ring(config)] = 0
+        pool[caches.shape.state_slots * window_ring(config) :] = 0
     for role in layer_roles(config):
         if role.layer_id in caches.groups:
+            ring = group_ring(config, role.ratio)
             for pool in tensors(caches.groups[role.layer_id]):
-                pool[: group_ring(config, role.ratio)] = 0
+                pool[:ring] = 0
+                pool[caches.shape.state_slots * ring :] = 0
         if role.layer_id in caches.entries:
             for pool in tensors(caches.entries[role.layer_id]):
                 pool[: BLOCK_TOKENS // role.ratio] = 0

@@ -53,8 +53,7 @@ def watched(runner: V41Runner, times: Times) -> None:
     runner._tables.update = timed(times, "  update tables", runner._tables.update)  # type: ignore[method-assign]
     for owner, name in (
         (graphs, "key_of"), (graphs, "fixes"), (graphs._buffers, "give"), (graphs, "samples"),
-        (graphs._buffers, "take_results"), (stream, "enqueue"), (stream, "launch"), (stream, "record"),
-        (device, "watch"),
+        (stream, "enqueue"), (stream, "launch"), (stream, "record"), (device, "watch"),
     ):  # fmt: skip
         setattr(owner, name, timed(times, f"  {name}", getattr(owner, name)))
     for kind, replayed in (("forward", graphs._forwards), ("sampling", graphs._samplings)):

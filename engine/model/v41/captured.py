@@ -140,7 +140,7 @@ class CapturedDecode:
         rows, sequences = sizes.rows_for(layout.rows), sizes.sequences_for(layout.slots.size)
         if rows is None or sequences is None:
             return None
-        end = int((plan.first_positions + layout.reach).max())
+        end = int(plan.first_positions.max()) + sizes.reach
         return CaptureKey(rows, sizes.columns_for(-(-end // BLOCK_TOKENS)), sequences)
 
     def fixes(self, plan: StepPlan) -> bool:
@@ -162,7 +162,6 @@ class CapturedDecode:
         random = not self._sampler.varies or bool((self._tables.work[slots] & RANDOM).any())
         variant = _Variant(random, plan.drafts and self._drafts > 0)
         self._samplings[key.sequences, variant].replay()
-        self._buffers.take_results(slots.size)
 
     def collect(self, plan: StepPlan) -> StepResult:
         """On the loop's thread, once the step's mark was reached."""
@@ -196,4 +195,5 @@ class CapturedDecode:
             sampler.draft(slots, first + drawn.emitted, self._drafts, variant.random)
         odds = self._state.confidence[slots] if self._drafts else None
         drafted = buffers.verified[:sequences] - 1
-        buffers.results[:sequences].copy_(self._columns.pack(drawn, drafted, first, odds))
+        packed = self._columns.pack(drawn, drafted, first, odds)
+        buffers.results[:sequences].copy_(packed, non_blocking=True)

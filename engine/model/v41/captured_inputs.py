@@ -7,7 +7,7 @@ uses the beginning of them. Real sequences come first; behind them stand placeho
 scratch slot. A steady step has no fix-ups, so after a step with some their counts must be given once more.
 
 Staging is a ring of two: F(n+2) is launched after S(n) was collected, so what F(n) copied has arrived; and a
-step gives once at most.
+step gives once at most. Results have one place, on the host: S(n+1) is launched after S(n) was collected.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ class DecodeBuffers:
 
         self.room = FixUpRoom(copies=sequences, entries=2 * sequences)
         self._given = zeros(self.room.size + 2 * rows + 1)
-        fix_ups, *others = self._given.split([self.room.size, rows, rows, 1])
-        self.fix_ups = self.room.read(fix_ups)
+        self._given_fix_ups, *others = self._given.split([self.room.size, rows, rows, 1])
+        self.fix_ups = self.room.read(self._given_fix_ups)
         self.slots, self.lengths, self.redeal = others
         self.lengths.fill_(1)
         self.first = zeros(rows)
         self.verified = zeros(rows) + 1  # lengths as dealt
         self.logits = zeros(rows, vocab, dtype=wide)
-        self.results = zeros(sequences, width, dtype=torch.int32)
-        self._staged = [_Staged(device.staging(self._given.numel() * 8)) for _ in range(_RING)]
+        self._staged = [
+            _Staged(device.staging(8 * self._given.numel()), self.room.size) for _ in range(_RING)
+        ]
         self._held: tuple[BatchLayout, bool] | None = None  # what the device was given last
         self._fixes = False  # and whether fix-ups were among it
-        self._returned = device.staging(self.results.numel() * 4)
+        self._returned = device.staging(sequences * width * 4)
         self.returned = self._returned.host.view(np.int32).reshape(sequences, width)
-        self._returned_tensor = torch.from_numpy(self.returned)
+        self.results = torch.from_numpy(self.returned)
         self._turn = 0
 
     def give(self, plan: StepPlan, *, fixed: bool) -> None:
@@ -78,8 +79,11 @@ class DecodeBuffers:
         staged = self._staged[self._turn]
         self._turn = (self._turn + 1) % _RING
         none = slice(0, None if fixes else 0)
-        self.room.write(staged.numbers, plan.state_copies[none], plan.table_updates[none])
-        self._lay(staged.numbers[self.room.size :], plan.layout, plan.redeal)
+        self.room.write(staged.fix_ups, plan.state_copies[none], plan.table_updates[none])
+        if held:
+            self._given_fix_ups.copy_(staged.fix_ups_tensor, non_blocking=True)
+            return
+        self._lay(staged.others, plan.layout, plan.redeal)
         self._given.copy_(staged.tensor, non_blocking=True)
 
     def _lay(self, numbers: Int64s, layout: BatchLayout, redeal: bool) -> None:
@@ -88,17 +92,16 @@ class DecodeBuffers:
         numbers[rows : rows + count], numbers[rows + count : 2 * rows] = layout.query_lengths, 1
         numbers[-1] = redeal
 
-    def take_results(self, count: int) -> None:
-        """Enqueue the copy of the first `count` rows to `returned`."""
-        self._returned_tensor[:count].copy_(self.results[:count], non_blocking=True)
-
 
 class _Staged:
     """Page-locked numbers on their way to the device."""
 
-    def __init__(self, buffer: StagingBuffer) -> None:
-        self.numbers: Int64s = buffer.host.view(np.int64)
-        self.tensor = torch.from_numpy(self.numbers)
+    def __init__(self, buffer: StagingBuffer, fix_ups: int) -> None:
+        """The first so many numbers are fix-ups."""
+        numbers: Int64s = buffer.host.view(np.int64)
+        self.tensor = torch.from_numpy(numbers)
+        self.fix_ups, self.others = numbers[:fix_ups], numbers[fix_ups:]
+        self.fix_ups_tensor = self.tensor[:fix_ups]
 
 
 class DecodeInput:

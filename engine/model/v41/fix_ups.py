@@ -39,8 +39,9 @@ class FixUpRoom(NamedTuple):
     def holds(self, plan: StepPlan) -> bool:
         """Whether one call can make the plan's fix-ups from here."""
         copies, entries = plan.state_copies, plan.table_updates
-        fits = len(copies) <= self.copies and len(entries) <= self.entries
-        return fits and len(independent_copies(copies)) <= 1
+        if len(copies) > self.copies or len(entries) > self.entries:
+            return False
+        return len(copies) <= 1 or len(independent_copies(copies)) == 1
 
     def write(self, packed: Int64s, copies: Int32s, entries: Int32s) -> None:
         """Unused places keep what they hold."""

@@ -53,7 +53,8 @@ class ResultColumns:
         """The result in rows `[sequences, width]`; its arrays are copies."""
         columns = _Columns(rows)
         reach, more = self.reach, self.alternatives
-        tokens, emitted, drafted, first, finite = (columns.take(width) for width in (reach, 1, 1, 1, 1))
+        tokens = columns.take(reach)
+        emitted, drafted, first, finite = columns.take_each(4)
         confidences = columns.take(self.confidences).view(np.float32) if self.confidences else None
         logprobs = top = ids = None
         if more >= 0:
@@ -63,10 +64,10 @@ class ResultColumns:
         return StepResult(
             step=step,
             tokens=tokens,
-            emitted=emitted[:, 0],
-            drafted=drafted[:, 0],
-            positions=first[:, 0],
-            finite=finite[:, 0] != 0,
+            emitted=emitted,
+            drafted=drafted,
+            positions=first,
+            finite=finite != 0,
             logprobs=logprobs,
             top_logprobs=top,
             top_tokens=ids,
@@ -83,6 +84,11 @@ class _Columns:
     def take(self, width: int) -> npt.NDArray[np.int32]:
         start, self._place = self._place, self._place + width
         return self._rows[:, start : self._place].copy()
+
+    def take_each(self, count: int) -> npt.NDArray[np.int32]:
+        """So many columns as the rows of an array."""
+        start, self._place = self._place, self._place + count
+        return self._rows[:, start : self._place].T.copy()
 
 
 def _bits(values: Tensor) -> Tensor:
