@@ -231,7 +231,11 @@ FIX_UPS: dict[str, tuple[list[list[int]], list[list[int]], bool]] = {
     "a slot saved, then restored": ([[LIVE, KEPT], [KEPT + 1, LIVE]], [[LIVE, 0, 5], [LIVE, 1, 4]], True),
     "one copy needs another": ([[LIVE, KEPT], [KEPT, KEPT + 1]], [[LIVE, 1, 5]], False),
     "more copies than there is room": ([[LIVE, KEPT + i] for i in range(3)], [[LIVE, 1, 5]], False),
-    "more entries than there is room": ([[LIVE, KEPT]], [[LIVE + i // 2, i % 2, 1 + i] for i in range(5)], False),
+    "more entries than there is room": (
+        [[LIVE, KEPT]],
+        [[LIVE + i // 2, i % 2, 1 + i] for i in range(5)],
+        False,
+    ),
 }
 
 
