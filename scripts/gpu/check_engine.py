@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.gpu_load import prompts
 
-from stepahead import Engine, EngineConfig, SamplingParams
+from stepahead import Engine, EngineConfig, EngineFailedError, NoDeviceMemoryError, SamplingParams
+from stepahead.devices.device import OutOfMemoryError
 from stepahead.devices.kernels.operations import REFERENCE
 from stepahead.engine.model import opening
 from stepahead.engine.model.opening import describe, load_model, numerics_for
@@ -146,6 +147,47 @@ async def check_closing(arguments: argparse.Namespace) -> int:
     return int(seen[-1][0] > seen[0][0] + 8 or seen[-1][1] > seen[0][1])
 
 
+async def check_memory(arguments: argparse.Namespace) -> int:
+    """Too little memory is a typed error of opening, and in a step the typed end of what runs; then as new."""
+    failed, before = 0, used_bytes()
+    try:
+        async with Engine.open(config=EngineConfig(kv_blocks=1 << 24), device="cuda"):
+            failed += 1
+    except NoDeviceMemoryError as error:
+        print(f"opening: {error}")
+    print(f"{(used_bytes() - before) >> 20} MiB stay behind")
+    config = EngineConfig(
+        max_sequences=4, max_context=2048, kv_blocks=128, max_step_rows=1024, prefill_chunk=1024
+    )
+    async with Engine.open(config=config, device="cuda") as engine:
+        torch.cuda.empty_cache()
+        hoard = _hoard()
+        try:
+            await engine.generate("word " * 1500, SamplingParams(max_tokens=4))
+            failed += 1
+        except EngineFailedError as error:
+            print(f"in a step: {error}; cause: {error.__cause__!r}; {engine.health()}")
+            failed += not isinstance(error.__cause__, OutOfMemoryError)
+        hoard.clear()
+    del engine
+    torch.cuda.empty_cache()
+    async with Engine.open(config=config, device="cuda") as engine:
+        said = await engine.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=8))
+        print(f"opened again: {said.text!r}")
+    return failed
+
+
+def _hoard() -> list[torch.Tensor]:
+    """All that is left of the card's memory."""
+    pieces, size = list[torch.Tensor](), 1 << 34
+    while size >= 1 << 21:
+        try:
+            pieces.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            size //= 2
+    return pieces
+
+
 def start_cpu(arguments: argparse.Namespace, answer: Path) -> subprocess.Popen[bytes]:
     """The CPU's side runs beside the card's, in a process of its own."""
     names = ("prompts", "tokens", "sequences", "rounding", "weights")
@@ -154,7 +196,8 @@ def start_cpu(arguments: argparse.Namespace, answer: Path) -> subprocess.Popen[b
     return subprocess.Popen([sys.executable, __file__, *options, "--cpu-answer", str(answer)])
 
 
-def check_greedy(texts: Sequence[str], arguments: argparse.Namespace) -> int:
+def check_greedy(arguments: argparse.Namespace) -> int:
+    texts = prompts(arguments.prompts)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "cpu.json"
         cpu = start_cpu(arguments, answer)
@@ -165,6 +208,14 @@ def check_greedy(texts: Sequence[str], arguments: argparse.Namespace) -> int:
         return compare(texts, card, said, arguments.rounding)
 
 
+PARTS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "greedy": check_greedy,
+    "cancelling": lambda arguments: asyncio.run(check_cancelling(arguments)),
+    "closing": lambda arguments: asyncio.run(check_closing(arguments)),
+    "memory": lambda arguments: asyncio.run(check_memory(arguments)),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -172,26 +223,21 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--sequences", type=int, default=64)
-    parser.add_argument("--part", choices=("all", "greedy", "cancelling", "closing"), default="all")
+    parser.add_argument("--part", choices=("all", *PARTS), default="all")
     parser.add_argument("--rounding", choices=("none", "published"), default="none")
     parser.add_argument("--weights", choices=("expanded", "stored"))
     parser.add_argument("--reference", action="store_true", help="no kernels of ours on the card")
     parser.add_argument("--cpu-answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    texts = prompts(arguments.prompts)
     if arguments.reference:
         opening.operations_for = lambda *asked: REFERENCE  # type: ignore[assignment]
     if arguments.cpu_answer is not None:
-        arguments.cpu_answer.write_text(json.dumps(asyncio.run(generate("cpu", texts, arguments))))
+        arguments.cpu_answer.write_text(
+            json.dumps(asyncio.run(generate("cpu", prompts(arguments.prompts), arguments)))
+        )
         return 0
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
-    failed = 0
-    if arguments.part in ("greedy", "all"):
-        failed += check_greedy(texts, arguments)
-    if arguments.part in ("cancelling", "all"):
-        failed += asyncio.run(check_cancelling(arguments))
-    if arguments.part in ("closing", "all"):
-        failed += asyncio.run(check_closing(arguments))
+    failed = sum(check(arguments) for part, check in PARTS.items() if arguments.part in (part, "all"))
     print("failed" if failed else "passed")
     return int(failed > 0)
 
