@@ -166,21 +166,25 @@ class Output(Actor[Accepted]):
                 await asyncio.sleep(0)
                 began = self.trace.clock()
             for rows in steps:
-                self._serve(rows, range(first, min(first + at_once, count)), now)
+                self._serve(rows, first, min(first + at_once, count), now)
         self.trace.span("output.detokenize", began, newest)
 
-    def _serve(self, rows: CommitRows, numbers: range, now: float) -> None:
-        """Some rows of a step."""
-        live_by_key, keys = self._live, rows.keys
-        for row in numbers:
-            live = live_by_key.get(keys[row])
-            if live is not None:
-                try:
+    def _serve(self, rows: CommitRows, first: int, end: int, now: float) -> None:
+        """Some rows of a step. Nearly all are of a sequence that goes on, and wants its text and no more."""
+        live_by_key, decodes = self._live, rows.decodes
+        for row in range(first, end):
+            live = live_by_key.get(rows.keys[row])
+            if live is None:
+                continue
+            try:
+                if live.plain and row < decodes and rows.finish[row] == RUNNING:
+                    self._plain_row(live, rows, row)
+                else:
                     self._row(live, rows, row, now)
-                except Exception as error:  # in one request's text: that request's error
-                    failure = RequestFailedError("output")
-                    failure.__cause__ = error
-                    self._fail(live, failure, at_scheduler=True)
+            except Exception as error:  # in one request's text: that request's error
+                failure = RequestFailedError("output")
+                failure.__cause__ = error
+                self._fail(live, failure, at_scheduler=True)
 
     def _gather_prompt_scores(self, commit: StepCommit) -> None:
         """Ahead of the step's tokens, so that they go with the first of them."""
@@ -203,6 +207,16 @@ class Output(Actor[Accepted]):
         if scores is not None and scores.complete:
             live.channel.describe_prompt(live.choice, scores.result())
             live.prompt_scores = None
+
+    def _plain_row(self, live: LiveSequence, rows: CommitRows, row: int) -> None:
+        """A decode row that ends nothing, of a sequence without stop strings and logprobs."""
+        token_ids = rows.tokens[row]
+        del token_ids[rows.counts[row] :]
+        live.output += len(token_ids)
+        live.accept_lengths[rows.accepted[row]] += 1
+        live.verify_lengths[rows.drafted[row]] += 1
+        if live.channel.write(live.choice, live.text.push(token_ids)[0], token_ids):
+            self._coalesced(live)
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
@@ -229,14 +243,22 @@ class Output(Actor[Accepted]):
             if used < len(token_ids):
                 token_ids = token_ids[:used]
             logprobs = None if live.logprobs < 0 else rows.logprobs(row, used, live.logprobs)
-            if late := live.channel.write(live.choice, text, token_ids, logprobs):
-                self._totals.coalesced_deltas += 1
+            late = live.channel.write(live.choice, text, token_ids, logprobs)
         if live.text.stopped:
             self._stop(live, surplus=count - used, now=now, runs_on=finish == RUNNING)
         elif finish != RUNNING:
             self._end(live, FinishReason.STOP if finish == STOP else FinishReason.LENGTH, now)
-        elif late and self._most_unread is not None and live.channel.unread_tokens >= self._most_unread:
-            self._fail(live, SlowReaderError(live.channel.unread_tokens), at_scheduler=True)
+        if late:
+            self._coalesced(live)
+
+    def _coalesced(self, live: LiveSequence) -> None:
+        """Its reader had not read what came before."""
+        self._totals.coalesced_deltas += 1
+        if self._most_unread is None or live.key not in self._live:
+            return
+        unread = live.channel.unread_tokens
+        if unread >= self._most_unread:
+            self._fail(live, SlowReaderError(unread), at_scheduler=True)
 
     def _stop(self, live: LiveSequence, *, surplus: int, now: float, runs_on: bool) -> None:
         """A stop string was found; `surplus` tokens behind it were sampled, but are no output."""

@@ -87,7 +87,7 @@ class Intake:
         self._limits, self._tokenizer, self._queue_capacity = limits, tokenizer, queue_capacity
         self._to_output, self._to_scheduler = output, scheduler
         self.tracer = tracer
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._keys = itertools.count(1)
         self._registered: dict[int, Registration] = {}
         self._leaving: list[int] = []
@@ -100,7 +100,7 @@ class Intake:
         """Raises `InvalidRequestError` before anything is queued, `QueueFullError`, or `EngineError`."""
         self.check_loop()
         self._check_open()
-        arrival = self._loop.time()
+        arrival = self.loop.time()
         params = _typed(submission)
         tokens = await self._tokens(submission.prompt)
         resolved = validate(tokens, params, self._limits)
@@ -151,7 +151,7 @@ class Intake:
             return prompt_tokens(*arguments)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="stepahead-text")
-        return await self._loop.run_in_executor(self._threads, prompt_tokens, *arguments)
+        return await self.loop.run_in_executor(self._threads, prompt_tokens, *arguments)
 
     def _requests(
         self,
@@ -199,7 +199,7 @@ class Intake:
     def leave_threadsafe(self, registration: Registration) -> None:
         """The same from a finalizer: on any thread, at any moment, even after the loop has gone."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.leave, registration)
+            self.loop.call_soon_threadsafe(self.leave, registration)
 
     def abort(self, label: str) -> int:
         """Cancels every request with this label; their streams end with `FinishReason.ABORT`."""
@@ -210,7 +210,7 @@ class Intake:
 
     def _cancel(self, keys: tuple[int, ...]) -> None:
         if not self._leaving:
-            self._loop.call_soon(self._post_cancellations)
+            self.loop.call_soon(self._post_cancellations)
         self._leaving.extend(keys)
 
     def _post_cancellations(self) -> None:
@@ -237,8 +237,8 @@ class Intake:
     def check_loop(self) -> None:
         """Raises `WrongLoopError` elsewhere than on the loop the engine was opened in."""
         running = asyncio.get_running_loop()
-        if running is not self._loop:
-            raise WrongLoopError(self._loop, running)
+        if running is not self.loop:
+            raise WrongLoopError(self.loop, running)
 
     def _check_open(self) -> None:
         if self._refusal is not None:

@@ -11,6 +11,7 @@ Invariant: a stream registered with the engine is unregistered exactly once, by 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -59,7 +60,8 @@ class Stream(AsyncGenerator[Delta, None]):
         registration = self._registration
         if registration is None:
             raise StopAsyncIteration
-        self._intake.check_loop()
+        if asyncio.get_running_loop() is not self._intake.loop:
+            self._intake.check_loop()
         channel = registration.channel
         try:
             if not channel.ready:

@@ -112,7 +112,7 @@ def missing_blocks(ledger: Ledger, rows: StepRows) -> tuple[Int32s, Int32s]:
     if rows.prompts:
         slots = np.concatenate([slots, rows.prompt_slots()])
         ends = np.concatenate([ends, np.array([prompt.end for prompt in rows.prompts], dtype=np.int32)])
-    order = np.argsort(ledger.seniority[slots])
+    order = ledger.seniority[slots].argsort()
     slots = slots[order]
     counts = -(-ends[order] // block) - ledger.block_count[slots]
     if rows.prompts:  # decode rows here are short, a prompt's chunk may be covered already
