@@ -53,9 +53,13 @@ def watched(runner: V41Runner, times: Times) -> None:
     runner._tables.update = timed(times, "  update tables", runner._tables.update)  # type: ignore[method-assign]
     for owner, name in (
         (graphs, "key_of"), (graphs, "fixes"), (graphs._buffers, "give"), (graphs, "samples"),
-        (stream, "enqueue"), (stream, "launch"), (stream, "record"), (device, "watch"),
+        (stream, "record"), (device, "watch"), (runner, "_replay_forward"), (runner, "_replay_sample"),
     ):  # fmt: skip
         setattr(owner, name, timed(times, f"  {name}", getattr(owner, name)))
+    pieces = {
+        kind: timed(times, f"  enqueue {kind}", stream.enqueue) for kind in ("forward", "sample", "fixups")
+    }
+    stream.enqueue = lambda work, label: pieces[label.split(":")[0]](work, label)  # type: ignore[method-assign]
     for kind, replayed in (("forward", graphs._forwards), ("sampling", graphs._samplings)):
         for graph in replayed.values():
             graph.replay = timed(times, f"  replay {kind}", graph.replay)  # type: ignore[method-assign]
