@@ -2,7 +2,7 @@
 
     python scripts/gpu/tune_slice.py STEP,STEP,... VARIANT ...
 
-A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early` (`early_start`),
+A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early=1` (`early_start`),
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
 numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `slab=ROWS,WARPS` of hyper-connections,
 `chunk=CHUNK,WARPS` of a selection.
@@ -58,7 +58,7 @@ def use(variant: str) -> None:
         key, _, text = setting.partition("=")
         numbers = tuple(int(number) for number in text.split(",")) if text else ()
         if key == "early":
-            early_start.ENABLED = True
+            early_start.ENABLED = numbers[0]
         elif key == "stream":
             products._shape = always(products._Shape(*numbers))
         elif key == "parts":

@@ -44,7 +44,7 @@ def early_or_late() -> None:
         weight = torch.randn(256, 256, device=DEVICE).to(torch.bfloat16)
         pair = [partial(torch.mm, sublayer.output, weight), sublayer.expand_and_open]
         for early in (False, True):
-            early_start.ENABLED = early
+            early_start.ENABLED = int(early)
             before = [x.clone() for x in sublayer.expand_and_open()]
             times = [2 * microseconds(pair, repeats=20) for _ in range(3)]
             same = all(torch.equal(a, b) for a, b in zip(before, sublayer.expand_and_open(), strict=True))

@@ -39,8 +39,8 @@ def test_there_are_such_kernels() -> None:
 
 
 def test_the_interpreter_starts_nothing_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_start, "ENABLED", True)
+    monkeypatch.setattr(early_start, "ENABLED", 1)
     if early_start.INTERPRETED:
-        assert early_start.early() == {"EARLY": False}
+        assert early_start.early() == {"EARLY": 0}
     else:
-        assert early_start.early()["EARLY"] == early_start.early().get("launch_pdl", False)
+        assert bool(early_start.early()["EARLY"]) == early_start.early().get("launch_pdl", False)

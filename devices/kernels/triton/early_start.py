@@ -21,8 +21,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .launching import INTERPRETED
 
-ENABLED = False
-"""Off until a card has shown that results are the same and steps shorter."""
+ENABLED = 0
+"""Off until a card has shown that results are the same and steps shorter. 1 as described; 2: a successor may
+start at once, and nothing but weights may be read before `follow`."""
 
 
 @cache
@@ -30,16 +31,19 @@ def _supported() -> bool:
     return not INTERPRETED and int(triton.runtime.driver.active.get_current_target().arch) >= 90
 
 
-def early() -> dict[str, bool]:
+def early() -> dict[str, int]:
     """Options of a launch."""
-    return {"EARLY": True, "launch_pdl": True} if ENABLED and _supported() else {"EARLY": False}
+    return {"EARLY": ENABLED, "launch_pdl": True} if ENABLED and _supported() else {"EARLY": 0}
 
 
 @triton.jit
 def follow(EARLY: tl.constexpr):
     """Wait for the predecessor, let the successor start."""
+    if EARLY == 2:
+        gdc_launch_dependents()
     if EARLY:
         gdc_wait()
+    if EARLY == 1:
         gdc_launch_dependents()
 
 

@@ -309,7 +309,7 @@ def down(
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
     tile, block = program // blocks, program % blocks
-    if EARLY:
+    if EARLY == 1:
         _fetch_down(
             expert_ptr, count_ptr, weight_ptr, shared_ptr, tile, tiles, block * WIDTH + tl.arange(0, WIDTH),
             DIM, INNER, SHARED_INNER, FORMAT, SHARED_FORMAT,
