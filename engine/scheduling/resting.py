@@ -68,7 +68,7 @@ class Resting:
         self._judged_sequences = 1  # of the steps that the sums below are of
         self._doubted = True  # what is expected may end a trial
         self._tokens = self._seconds = self._plain_tokens = self._plain_seconds = 0.0
-        self._looks: dict[int, tuple[int, int]] = {}  # by size of batch: steps to the next one, and the pause
+        self._to_look, self._pause = FIRST_LOOK, FIRST_LOOK // 2  # steps with drafts
 
     @property
     def resting(self) -> bool:
@@ -110,17 +110,14 @@ class Resting:
             self._begin(sequences)
             return False
         self._tried += 1
-        return not self._looks_now(sequences)
+        return not self._looks_now()
 
-    def _looks_now(self, sequences: int) -> bool:
+    def _looks_now(self) -> bool:
         """Whether a step that would draft leaves that out, to show what it takes."""
-        size = sequences.bit_length()
-        left, pause = self._looks.get(size, (FIRST_LOOK, FIRST_LOOK // 2))
-        if left > 1:
-            self._looks[size] = left - 1, pause
+        self._to_look -= 1
+        if self._to_look:
             return False
-        pause = min(2 * pause, MOST_BETWEEN_LOOKS)
-        self._looks[size] = pause, pause
+        self._to_look = self._pause = min(2 * self._pause, MOST_BETWEEN_LOOKS)
         return True
 
     def account(self, sequences: int, plain_seconds: float, tokens: float, seconds: float) -> None:

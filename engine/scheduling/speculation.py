@@ -26,7 +26,7 @@ from .ledger import Ledger
 from .limits import SchedulingLimits
 from .members import Members
 from .resting import Resting
-from .verification import Budget, best_budget, budget_for_targets
+from .verification import WORTH_CHOOSING, Budget, best_budget, budget_for_targets
 
 
 class SpeculationTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,7 @@ class Speculation:
         self._judged = (-1, 0)  # a step and its choice, for these members
         self._budget: Budget | None = None
         self._forced: tuple[Callable[[int, int], int], Callable[[int], bool]] | None = None
+        self._least_gain = WORTH_CHOOSING
         self._steps_without = self._drafted = 0
         self._saved_estimated = self._saved_measured = 0.0
 
@@ -75,9 +76,9 @@ class Speculation:
         self._forced = (spare, drafts)
 
     def assume(self, costs: CostModel) -> None:
-        """From now on steps are judged by `costs`, and drafting never rests; for benchmarks, which ask what
-        would be verified on another device. Before the first step of an adaptive engine."""
-        self._costs, self.resting = costs, None
+        """From now on steps are judged by `costs`, every gain is worth a choice, and drafting never rests: for
+        benchmarks, which ask what another device would verify. Before the first step of an adaptive engine."""
+        self._costs, self.resting, self._least_gain = costs, None, 0.0
 
     # Choosing a step.
 
@@ -108,7 +109,7 @@ class Speculation:
         seconds = self._costs.seconds(other_rows + count, members.most_spare, count, drafting=True)
         if members.targets is not None:
             return budget_for_targets(worth, seconds, members.targets / self._costs.load)
-        return best_budget(worth, seconds)
+        return best_budget(worth, seconds, self._least_gain)
 
     def needs_redeal(self, members: Members, decode: BatchLayout) -> bool:
         """Whether the device must split these decode rows: there is more than one way to."""

@@ -25,7 +25,7 @@ from stepahead.engine.model.runner import Float32s, Int32s
 
 Float64s = npt.NDArray[np.float64]
 
-WORTH_CHOOSING = 0.01
+WORTH_CHOOSING = 0.02
 """Of tokens per second, what fewer drafts must promise beyond all of them. Where rows are all but free, a
 choice gains nothing and costs the host: the device deals the rows, and a layout of another size is sent
 there."""
@@ -89,15 +89,16 @@ def even_split(most: Int32s, spare: int) -> Int32s:
     return lengths
 
 
-def best_budget(survival: Float32s, seconds: Float64s) -> Budget:
-    """The number of drafts with the most expected tokens per second, all of them if that is hardly less.
+def best_budget(survival: Float32s, seconds: Float64s, least_gain: float = WORTH_CHOOSING) -> Budget:
+    """The number of drafts with the most expected tokens per second, all of them if `least_gain` is more than
+    that gains.
 
     `survival` `[b, D]` holds 0 for drafts that may not be verified; `seconds` `[most + 1]` is what the step
     takes with 0, 1, ... `most` drafts.
     """
     most = seconds.size - 1
     if most <= FEW:
-        return _best_of_few(survival, seconds)
+        return _best_of_few(survival, seconds, least_gain)
     worth = survival.flatten()
     worth.sort()
     tokens: Float64s = np.empty(most + 1)
@@ -106,15 +107,15 @@ def best_budget(survival: Float32s, seconds: Float64s) -> Budget:
     stride = -(-most // MOST_CANDIDATES)
     chosen = int((tokens[::stride] / seconds[::stride]).argmax()) * stride
     best = Budget(chosen, float(tokens[chosen]), float(seconds[chosen]))
-    return _all_unless_better(best, Budget(most, float(tokens[most]), float(seconds[most])))
+    return _all_unless_better(best, Budget(most, float(tokens[most]), float(seconds[most])), least_gain)
 
 
-def _all_unless_better(best: Budget, everything: Budget) -> Budget:
-    hardly = everything.tokens * best.seconds >= (1.0 - WORTH_CHOOSING) * best.tokens * everything.seconds
+def _all_unless_better(best: Budget, everything: Budget, least_gain: float) -> Budget:
+    hardly = everything.tokens * best.seconds >= (1.0 - least_gain) * best.tokens * everything.seconds
     return everything if hardly else best
 
 
-def _best_of_few(survival: Float32s, seconds: Float64s) -> Budget:
+def _best_of_few(survival: Float32s, seconds: Float64s, least_gain: float) -> Budget:
     """The same in plain numbers, which for a sequence or two costs a third."""
     tokens = float(survival.shape[0])
     best = last = Budget(-1, 0.0, 1.0)
@@ -125,7 +126,7 @@ def _best_of_few(survival: Float32s, seconds: Float64s) -> Budget:
         last = Budget(spare, tokens, time)
         if tokens * best.seconds > best.tokens * time:
             best = last
-    return _all_unless_better(best, last)
+    return _all_unless_better(best, last, least_gain)
 
 
 def budget_for_targets(survival: Float32s, seconds: Float64s, targets: Float64s) -> Budget:

@@ -19,8 +19,8 @@ from stepahead.engine.scheduling.cost_curve import CostCurve, CostModel, Step
 from .report import print_table, write_json
 from .spec_modes import ADAPTIVE, ALL, DRAFTS, Mode, mixed, prompts_by_source
 
-SEQUENCES, PROMPT, TOKENS = 64, 24, 64
-PRICES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4)
+SEQUENCES, PROMPT, TOKENS = 64, 24, 48
+PRICES = (0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.2, 0.4)
 TEMPERATURES = (0.0, 1.0)
 SAVED_GOAL, KEPT_GOAL = 0.30, 0.99
 
@@ -40,7 +40,7 @@ class Count(msgspec.Struct, frozen=True):
     """What one engine verified over the same prompts."""
 
     price: float | None  # None: all drafts
-    temperature: float
+    temperature: float | None  # None: all
     verified: int  # drafts
     steps: int  # of a sequence
     accept_length: float
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
             if made != texts.setdefault(temperature, made):
                 raise SystemExit(f"texts differ from those with all drafts: price {price}, T {temperature}")
             counts.append(count)
+    counts += _together(counts)
     rows = [_row(count, counts) for count in counts]
     notes = [
         f"{len(prompts)} prompts of all sources, {SEQUENCES} at a time, {tokens} tokens each; equal texts",
@@ -104,12 +105,28 @@ def _params(number: int, tokens: int, temperature: float) -> SamplingParams:
     )
 
 
+def _together(counts: list[Count]) -> list[Count]:
+    """Of all temperatures."""
+    together = []
+    for price in (None, *PRICES):
+        own = [count for count in counts if count.price == price]
+        verified, steps = sum(c.verified for c in own), sum(c.steps for c in own)
+        tokens = sum(c.accept_length * c.steps for c in own)
+        together.append(Count(price, None, verified, steps, tokens / steps))
+    return together
+
+
 def _row(count: Count, counts: list[Count]) -> list[str]:
     full = next(c for c in counts if c.price is None and c.temperature == count.temperature)
-    row = [f"{count.temperature:g}", "", f"{count.drafts:.2f}", f"{count.accept_length:.3f}"]
+    row = [
+        "both" if count.temperature is None else f"{count.temperature:g}",
+        "",
+        f"{count.drafts:.2f}",
+        f"{count.accept_length:.3f}",
+    ]
     if count.price is None:
         return [row[0], "all", *row[2:], "", "", "", ""]
     saved, kept = 1 - count.drafts / full.drafts, count.accept_length / full.accept_length
     pace = full.seconds_per_token(count.price) / count.seconds_per_token(count.price)
     met = "met" if saved >= SAVED_GOAL and kept >= KEPT_GOAL else ""
-    return [row[0], f"{count.price:.0%}", *row[2:], f"{saved:.0%}", f"{kept:.1%}", f"{pace:.3f}x", met]
+    return [row[0], f"{count.price:.1%}", *row[2:], f"{saved:.0%}", f"{kept:.1%}", f"{pace:.3f}x", met]
