@@ -176,32 +176,38 @@ def _finish(
     COLUMNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The second launch: a row after the other, then the Sinkhorn iterations of ROWS rows at once."""
+    """The second launch. Grid: tiles of rows; the norm of the input, or coefficients, at the same time.
+
+    A row is summed after the other, then the Sinkhorn iterations of all are done at once.
+    """
     follow(EARLY)
-    column = tl.arange(0, COLUMNS)
-    slab = tl.arange(0, SLABS_PADDED)
     first = tl.program_id(0) * ROWS
-    for one in range(ROWS):
-        number = (first + one).to(tl.int64)
-        here = number < rows
-        inside = here & (column < DIM)
-        wide = tl.load(read_pointer + number * DIM + column, mask=inside, other=0.0).to(tl.float32)
-        norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
-        part = number * SLABS + slab
-        place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
-        given = here & (slab < SLABS)
-        raw = tl.sum(tl.load(partial_pointer + place, mask=given[:, None], other=0.0), axis=0)
-        squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
-        inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
-        store_logits(
-            raw[:, None], inverse_rms, number + tl.zeros((1,), tl.int64), rows, base_pointer, scale_pointer,
-            mixes_pointer, hc_eps, COPIES, PADDED,
-        )  # fmt: skip
-        inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
-        normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
-        tl.store(normed_pointer + number * DIM + column, normed, mask=inside)
-    tl.debug_barrier()  # what follows reads what other threads of this program have written
-    balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, ITERATIONS)
+    if tl.program_id(1) == 0:
+        column = tl.arange(0, COLUMNS)
+        for one in range(ROWS):
+            number = (first + one).to(tl.int64)
+            inside = (number < rows) & (column < DIM)
+            wide = tl.load(read_pointer + number * DIM + column, mask=inside, other=0.0).to(tl.float32)
+            norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
+            inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
+            normed = (wide * inverse * norm).to(normed_pointer.dtype.element_ty)
+            tl.store(normed_pointer + number * DIM + column, normed, mask=inside)
+    else:
+        slab = tl.arange(0, SLABS_PADDED)
+        for one in range(ROWS):
+            number = (first + one).to(tl.int64)
+            part = number * SLABS + slab
+            place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
+            given = (number < rows) & (slab < SLABS)
+            raw = tl.sum(tl.load(partial_pointer + place, mask=given[:, None], other=0.0), axis=0)
+            squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+            inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
+            store_logits(
+                raw[:, None], inverse_rms, number + tl.zeros((1,), tl.int64), rows, base_pointer,
+                scale_pointer, mixes_pointer, hc_eps, COPIES, PADDED,
+            )  # fmt: skip
+        tl.debug_barrier()  # what follows reads what other threads of this program have written
+        balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, ITERATIONS)
 
 
 def expand_and_open(
@@ -334,7 +340,7 @@ def _open(
         **early(),
     )
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
-    _finish[(triton.cdiv(rows, height),)](
+    _finish[(triton.cdiv(rows, height), 2)](
         partial, squares, read, *finish, rows, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded,
         SLABS=slabs, SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations, ROWS=height,
         COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS, **early(),
