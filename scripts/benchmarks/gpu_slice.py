@@ -186,27 +186,29 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
 
 
 _PARTS = {
-    "experts": ("gate_up", "down", "combine", "_route"),
+    "experts": ("gate_up", "down", "combine", "_route", "activate"),
     "linear": ("_stream", "_expand_weight"),
-    "attention": ("attend", "sparse_attn", "_turn", "_join", "latents", "_store"),
+    "attention": ("attend", "sparse_attn", "turn", "_join", "latents", "_store"),
     "indexer": ("score", "select", "visible", "index_step"),
     "streams": ("_open", "_finish", "_expand", "_close", "_embed"),
 }
-"""By what kernel names contain. The largest product of the library is the head's, others are `linear`."""
+"""By what kernel names contain. The largest product that the library launched once is the head's, others are
+`linear`: for many rows among them those of the shared expert."""
 _LIBRARY = ("gemm", "nvjet", "cutlass", "gemv", "splitK", "cublas")
 
 
 def _by_part(timed: Timed, work: dict[str, Work], ceilings: Ceilings) -> dict[str, tuple[float, float]]:
     """Microseconds taken, and floor, of every part; what belongs to none is `rest`."""
     taken = dict.fromkeys([*work, "rest"], 0.0)
-    library = sorted((us for name, (_, us) in timed.kernels.items() if _is(name, _LIBRARY)), reverse=True)
+    library = [launched for name, launched in timed.kernels.items() if _is(name, _LIBRARY)]
+    head = max((us for count, us in library if count == 1), default=0.0)
     for name, (_, us) in timed.kernels.items():
         if _is(name, _LIBRARY):
             continue
         part = next((part for part, words in _PARTS.items() if _is(name, words)), "rest")
         taken[part if part in taken else "rest"] += us
-    taken["head"] = library[0] if library else 0.0
-    taken["linear"] += sum(library[1:])
+    taken["head"] = head
+    taken["linear"] += sum(us for _, us in library) - head
     return {part: (us, work[part].floor(ceilings) if part in work else 0.0) for part, us in taken.items()}
 
 
