@@ -148,7 +148,7 @@ async def check_closing(arguments: argparse.Namespace) -> int:
 
 
 async def check_memory(arguments: argparse.Namespace) -> int:
-    """Too little memory is a typed error of opening, and in a step the typed end of what runs; then as new."""
+    """Too little memory: a typed error at opening, in a step the typed end of all that runs; then as new."""
     failed, before = 0, used_bytes()
     try:
         async with Engine.open(config=EngineConfig(kv_blocks=1 << 24), device="cuda"):
