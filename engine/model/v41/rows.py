@@ -24,7 +24,7 @@ from stepahead.devices.kernels.reference.rows import (
     uniform_tiles,
 )
 
-from .host_arrays import to_device
+from .host_arrays import together_to_device
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -59,8 +59,8 @@ class _PlannedTiles(Tiles):
         first = np.cumsum(per_sequence) - per_sequence
         sequence = np.repeat(np.arange(self._lengths.size), per_sequence)
         offset = (np.arange(sequence.size) - first[sequence]) * self.rows
-        tensors = [to_device(x, self._device) for x in (sequence, offset, first)]
-        return tensors[0], tensors[1], tensors[2]
+        placed = together_to_device((sequence, offset, first), self._device)
+        return placed[0], placed[1], placed[2]
 
 
 def plan_tiles(query_lengths: Sequence[int] | npt.NDArray[np.integer[Any]], device: torch.device) -> Tiles:

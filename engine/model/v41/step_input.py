@@ -6,16 +6,19 @@ and arithmetic on the device; the host contributes only shapes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..runner import BatchLayout, Int32s, StepPlan
+from ..runner import BatchLayout, StepPlan
 from .batch import Batch
 from .dealing import deal, survivals
-from .host_arrays import to_device
+from .host_arrays import to_device, together_to_device
 from .rows import BLOCK_TOKENS, lay_rows, plan_tiles
 from .slots import SlotState
 
@@ -39,16 +42,9 @@ def place_layout(layout: BatchLayout, device: torch.device) -> LayoutTensors:
     last = (layout.row_starts + layout.query_lengths - 1)[decode:][layout.samples[decode:]]
     wanted = np.concatenate((np.arange(decode_rows), last))
 
-    def tensor(array: np.ndarray) -> Tensor:
-        return to_device(array.astype(np.int64), device)
-
+    sampling = np.flatnonzero(layout.samples)
     return LayoutTensors(
-        layout=layout,
-        slots=tensor(layout.slots),
-        lengths=tensor(layout.query_lengths),
-        decode_place=tensor(place),
-        logit_rows=tensor(wanted),
-        sampling=tensor(np.flatnonzero(layout.samples)),
+        layout, *_tensors((layout.slots, layout.query_lengths, place, wanted, sampling), device)
     )
 
 
@@ -71,7 +67,9 @@ def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) ->
     """The batch of one step. `state` is read here and written by the sampling that follows."""
     layout, device = plan.layout, state.position.device
     decode = layout.decode_count
-    chunk_first = _tensor(plan.first_positions[decode:], device)
+    chunk_first, chunk_tokens, chunk_history = _tensors(
+        (plan.first_positions[decode:], plan.chunk_tokens, plan.chunk_history), device
+    )
     first = torch.cat((state.position[placed.slots[:decode]], chunk_first))
     longest = layout.reach if plan.redeal else layout.query_lengths  # tiles must hold any split
     rows = lay_rows(first, placed.lengths, layout.rows, plan_tiles(longest, device))
@@ -81,11 +79,11 @@ def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) ->
     decode_tokens = guesses[sequence_of_decode_row, placed.decode_place]
     zero = torch.zeros_like(first)
     return Batch(
-        token_ids=torch.cat((decode_tokens, _tensor(plan.chunk_tokens, device))),
+        token_ids=torch.cat((decode_tokens, chunk_tokens)),
         rows=rows,
         state_slot=placed.slots,
         block_table=state.table[placed.slots][:, : _table_width(plan)],
-        history=torch.cat((state.history[decode_slots], _tensor(plan.chunk_history, device))),
+        history=torch.cat((state.history[decode_slots], chunk_history)),
         window_floor=zero,
         consumer_floor=zero,
         entry_floor=zero,
@@ -94,8 +92,8 @@ def build_step_batch(plan: StepPlan, placed: LayoutTensors, state: SlotState) ->
     )
 
 
-def _tensor(array: Int32s, device: torch.device) -> Tensor:
-    return to_device(array.astype(np.int64), device)
+def _tensors(arrays: Sequence[npt.NDArray[np.integer[Any]]], device: torch.device) -> list[Tensor]:
+    return together_to_device([array.astype(np.int64) for array in arrays], device)
 
 
 def _table_width(plan: StepPlan) -> int:
