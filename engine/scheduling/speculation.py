@@ -76,8 +76,10 @@ class Speculation:
         self._forced = (spare, drafts)
 
     def assume(self, costs: CostModel) -> None:
-        """From now on steps are judged by `costs`, every gain is worth a choice, and drafting never rests: for
-        benchmarks, which ask what another device would verify. Before the first step of an adaptive engine."""
+        """From now on steps are judged by `costs`, every gain is worth a choice, and drafting never rests.
+
+        For benchmarks, which ask what another device would verify. Before the first step of an adaptive engine.
+        """
         self._costs, self.resting, self._least_gain = costs, None, 0.0
 
     # Choosing a step.
