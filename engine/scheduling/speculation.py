@@ -78,7 +78,7 @@ class Speculation:
     def assume(self, costs: CostModel) -> None:
         """From now on steps are judged by `costs`, every gain is worth a choice, and drafting never rests.
 
-        For benchmarks, which ask what another device would verify. Before the first step of an adaptive engine.
+        For benchmarks, which ask what another device would verify. Before an adaptive engine's first step.
         """
         self._costs, self.resting, self._least_gain = costs, None, 0.0
 

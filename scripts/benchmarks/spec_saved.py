@@ -20,7 +20,7 @@ from .report import print_table, write_json
 from .spec_modes import ADAPTIVE, ALL, DRAFTS, Mode, mixed, prompts_by_source
 
 SEQUENCES, PROMPT, TOKENS = 64, 24, 48
-PRICES = (0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.2, 0.4)
+PRICES = (0.015, 0.02, 0.0225, 0.025, 0.05, 0.1, 0.2, 0.4)
 TEMPERATURES = (0.0, 1.0)
 SAVED_GOAL, KEPT_GOAL = 0.30, 0.99
 
@@ -118,15 +118,13 @@ def _together(counts: list[Count]) -> list[Count]:
 
 def _row(count: Count, counts: list[Count]) -> list[str]:
     full = next(c for c in counts if c.price is None and c.temperature == count.temperature)
-    row = [
-        "both" if count.temperature is None else f"{count.temperature:g}",
-        "",
-        f"{count.drafts:.2f}",
-        f"{count.accept_length:.3f}",
-    ]
+    temperature = "both" if count.temperature is None else f"{count.temperature:g}"
+    drafts, tokens = f"{count.drafts:.2f}", f"{count.accept_length:.3f}"
     if count.price is None:
-        return [row[0], "all", *row[2:], "", "", "", ""]
+        return [temperature, "all", drafts, tokens, "", "", "", ""]
     saved, kept = 1 - count.drafts / full.drafts, count.accept_length / full.accept_length
     pace = full.seconds_per_token(count.price) / count.seconds_per_token(count.price)
     met = "met" if saved >= SAVED_GOAL and kept >= KEPT_GOAL else ""
-    return [row[0], f"{count.price:.1%}", *row[2:], f"{saved:.0%}", f"{kept:.1%}", f"{pace:.3f}x", met]
+    return [
+        temperature, f"{count.price:.2%}", drafts, tokens, f"{saved:.1%}", f"{kept:.1%}", f"{pace:.3f}x", met
+    ]  # fmt: skip
