@@ -1,15 +1,17 @@
 """What a decode step costs by its rows on a card, and what speculation makes of it: none, all, adaptive.
 
-    python scripts/gpu/check_speculation.py [--sequences 1,64] [--tokens N] [--device cuda]
+    python scripts/gpu/check_speculation.py [--sequences 1,64] [--tokens N] [--rounds N] [--device cuda]
 
-One engine of the built-in model; the mode is switched between runs, so that graphs are captured once. Greedy
-texts of all modes must be equal up to rounding: the share of equal texts is printed, not judged.
+One engine of the built-in model; modes take turns between runs, so that graphs are captured once and whatever
+changes meets all of them. Greedy texts of all modes must be equal up to rounding: the share of equal texts is
+printed, not judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import time
 from typing import Any
 
@@ -46,20 +48,23 @@ async def main(arguments: argparse.Namespace) -> None:
         }
         for count in counts:
             texts = {}
-            for name, forced in modes.items():
-                speculation._forced = forced
-                await _run(engine, count, 24)
-                texts[name] = await _run(engine, count, arguments.tokens, name)
-            for name in ("all", "adaptive"):  # again: what was captured first is warm now
-                speculation._forced = modes[name]
-                await _run(engine, count, arguments.tokens, name)
+            rates: dict[str, list[float]] = {name: [] for name in modes}
+            for number in range(-1, arguments.rounds):
+                for name, forced in modes.items():
+                    speculation._forced = forced
+                    tokens = arguments.tokens if number >= 0 else 24
+                    texts[name], rate = await _run(engine, count, tokens, name if number >= 0 else "")
+                    rates[name] += [rate] if number >= 0 else []
+            typical = {name: statistics.median(many) for name, many in rates.items()}
+            print("  medians:", ", ".join(f"{name} {rate:.0f}" for name, rate in typical.items()))
             same = sum(a == b for a, b in zip(texts["off"], texts["adaptive"], strict=True))
             print(f"  {same} of {count} texts equal with and without; {engine.stats().speculation}")
             model = speculation._costs
             print(f"  learned: load {model.load:.2f}, slope {1e6 * model.slope:.2f} us a row")
 
 
-async def _run(engine: Engine, count: int, tokens: int, name: str = "") -> list[tuple[int, ...]]:
+async def _run(engine: Engine, count: int, tokens: int, name: str) -> tuple[list[tuple[int, ...]], float]:
+    """The texts, and tokens a second; what it did is printed under a name, if it has one."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     prompts = [f"{OPENINGS[n % 4]} {n}" for n in range(count)]
     then, began = engine.stats(), time.perf_counter()
@@ -78,7 +83,7 @@ async def _run(engine: Engine, count: int, tokens: int, name: str = "") -> list[
             f" on the device in all, exposed host"
             f" {1e3 * (now.timings.exposed_host.total - then.timings.exposed_host.total):.0f} ms"
         )
-    return [completion.token_ids for completion in done]
+    return [completion.token_ids for completion in done], count * tokens / seconds
 
 
 if __name__ == "__main__":
@@ -87,5 +92,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--sequences", default="1,64")
     parser.add_argument("--tokens", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     asyncio.run(main(parser.parse_args()))
