@@ -105,9 +105,10 @@ class DeviceWorker(Actor[Accepted]):
             if error is not None:
                 self.mailbox.post(DeviceFailed(error=error))
             else:
-                self._to_sampler.post(StepSampled(result=self._runner.collect(ticket), seconds=seconds))
+                result, more = self._runner.collect(ticket), self._forwarded is not None
+                self._to_sampler.post(StepSampled(result=result, seconds=seconds, device_waits=not more))
                 self.trace.span("device_worker.collect", began, -1 if step is None else step)
-                self.trace.measurements.settled(began, more_enqueued=self._forwarded is not None)
+                self.trace.measurements.settled(began, more_enqueued=more)
         except MailboxClosedError:
             pass  # the engine closed while the device worked
         except Exception as failure:

@@ -117,13 +117,16 @@ class StepSampled(Message, frozen=True, kw_only=True, eq=False):
 
     result: StepResult
     seconds: float = 0.0  # the device spent on the step; 0: unknown
+    device_waits: bool = False  # nothing is enqueued behind the step
 
 
 class StepCommitted(Message, frozen=True, kw_only=True, eq=False):
-    """Sampler -> scheduler, which passes it on to output behind the plan that the commit allows."""
+    """Sampler -> scheduler, which passes it on to output behind the plan that the commit allows, or a few
+    such at once while the device waits for the host."""
 
     commit: StepCommit
     seconds: float = 0.0  # the device spent on the step; 0: unknown
+    device_waits: bool = False  # nothing was enqueued behind the step when it ended
 
 
 # The ends of sequences and of the engine.

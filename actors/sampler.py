@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stepahead.engine.model.runner import RunnerShape, StepResult
+from stepahead.engine.model.runner import RunnerShape
 from stepahead.engine.sampling.commit import resolve
 from stepahead.engine.sampling.table import SamplingTable
 
@@ -45,8 +45,8 @@ class Sampler(Actor[Accepted]):
                 self._uncommitted.append(message)
                 if len(self._uncommitted) == 1:
                     self._prepare(message)
-            case StepSampled(result=result, seconds=seconds):
-                self._commit(result, seconds)
+            case StepSampled():
+                self._commit(message)
 
     def _prepare(self, planned: StepPlanned) -> None:
         began = self.trace.clock()
@@ -54,12 +54,14 @@ class Sampler(Actor[Accepted]):
         self._to_device.post(SamplingPrepared(plan=plan))
         self.trace.span("sampler.prepare", began, plan.step)
 
-    def _commit(self, result: StepResult, seconds: float) -> None:
-        began, planned = self.trace.clock(), self._uncommitted.popleft()
+    def _commit(self, sampled: StepSampled) -> None:
+        began, planned, result = self.trace.clock(), self._uncommitted.popleft(), sampled.result
         if planned.plan.step != result.step:
             raise AssertionError(f"result of step {result.step} while step {planned.plan.step} is the oldest")
         committed = StepCommitted(
-            commit=resolve(planned.plan.layout, result, self._table, planned.plan.scored), seconds=seconds
+            commit=resolve(planned.plan.layout, result, self._table, planned.plan.scored),
+            seconds=sampled.seconds,
+            device_waits=sampled.device_waits,
         )
         self.trace.span("sampler.commit", began, result.step)
         if self._uncommitted:

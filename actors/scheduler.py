@@ -49,6 +49,10 @@ Accepted = (
 )
 
 
+MOST_UNTOLD = 4
+"""Steps that streams hear of at once where the device waits for the host."""
+
+
 class Scheduler(Actor[Accepted]):
     """Owns the scheduling core, the callers that wait for room in its queue, and the deadline timer."""
 
@@ -83,7 +87,7 @@ class Scheduler(Actor[Accepted]):
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_for_quiet: list[Reply[None]] = []
         self._waiting_for_end: list[DrainRequested] = []
-        self._untold: StepCommitted | None = None  # a commit of which the output actor does not know yet
+        self._untold: list[StepCommitted] = []  # the newest commits, of which no stream knows yet
         self._unplanned = 0  # messages handled since the last attempt to plan
 
     def connect(
@@ -125,7 +129,8 @@ class Scheduler(Actor[Accepted]):
         self._let_in()
         if self._is_time_to_plan(message):
             await self._plan_ahead()
-        self._pass_on()
+        if self._untold and not self._may_wait(self._untold[-1]):
+            self._tell_streams()
         self._answer()
 
     # Requests come and go.
@@ -177,6 +182,7 @@ class Scheduler(Actor[Accepted]):
     def _close(
         self, keys: Iterable[int], *, reason: FinishReason | None = None, error: Exception | None = None
     ) -> None:
+        self._tell_streams()
         self._to_output.post(SequencesClosed(sequence_keys=tuple(keys), reason=reason, error=error))
 
     # Deadlines.
@@ -207,7 +213,7 @@ class Scheduler(Actor[Accepted]):
         began, commit = self.trace.clock(), message.commit
         news = self.core.commit(commit, self._loop.time(), message.seconds)
         self._publish(news.publications)
-        self._untold = message
+        self._untold.append(message)
         self.trace.span("scheduler.commit", began, commit.step)
 
     def _is_time_to_plan(self, message: Accepted) -> bool:
@@ -257,9 +263,9 @@ class Scheduler(Actor[Accepted]):
         step = StepPlanned(plan=planned.plan, admitted=planned.admitted)
         self._to_device.post(step)
         self._to_sampler.post(step)
-        self._pass_on()  # before a sequence in it is said to be admitted again
         self._publish(planned.publications)
         if planned.admitted:
+            self._tell_streams()  # before a sequence in them is said to be admitted again
             self._to_output.post(
                 SequencesAdmitted(
                     sequence_keys=tuple(occupant.request.key for occupant in planned.admitted),
@@ -269,11 +275,21 @@ class Scheduler(Actor[Accepted]):
                 )
             )
 
-    def _pass_on(self) -> None:
-        """Tells the streams of a commit behind the plan that it allowed: the device waits for that."""
-        if self._untold is not None:
-            self._to_output.post(self._untold)
-            self._untold = None
+    def _may_wait(self, newest: StepCommitted) -> bool:
+        """Whether streams hear of this commit with the next one.
+
+        Serving several steps at once wakes each reader once. So where the device waits for the host, streams
+        give way to it by a few steps; first tokens and ends do not.
+        """
+        commit, core = newest.commit, self.core
+        behind = newest.device_waits and core.uncommitted > 0 and core.limits.overlap
+        goes_on = not commit.any_finish and commit.layout.decode_count == commit.layout.slots.size
+        return behind and goes_on and len(self._untold) < MOST_UNTOLD
+
+    def _tell_streams(self) -> None:
+        for message in self._untold:
+            self._to_output.post(message)
+        self._untold.clear()
 
     def _publish(self, publications: tuple[Publication, ...]) -> None:
         if publications:

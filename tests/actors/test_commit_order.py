@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 from typing import Any
+
+import msgspec
+import pytest
 
 from stepahead import Engine, SamplingParams
 from stepahead.actors.actor import Address
 from stepahead.actors.messages import Message, SequencesAdmitted, StepCommitted, StepPlanned
-from tests.actors.hashed_engine import DRAFTING, open_hashed, prompt_of
+from stepahead.actors.scheduler import MOST_UNTOLD
+from tests.actors.hashed_engine import DRAFTING, exact, open_hashed, prompt_of
 
 
 class Log:
@@ -19,6 +24,19 @@ class Log:
         scheduler = engine._host.wiring.scheduler
         scheduler._to_device = Noting(scheduler._to_device, self)
         scheduler._to_output = Noting(scheduler._to_output, self)
+
+
+class Late:
+    """The scheduler's address, as if the device had waited behind every step."""
+
+    def __init__(self, address: Address[StepCommitted]) -> None:
+        self._address = address
+
+    def post(self, message: StepCommitted) -> None:
+        self._address.post(msgspec.structs.replace(message, device_waits=True))
+
+    async def send(self, message: StepCommitted) -> None:
+        self.post(message)
 
 
 class Noting:
@@ -46,6 +64,26 @@ async def test_the_next_plan_goes_first() -> None:
         planned = {m.plan.step: at for at, m in enumerate(log.messages) if isinstance(m, StepPlanned)}
         told = {m.commit.step: at for at, m in enumerate(log.messages) if isinstance(m, StepCommitted)}
         assert all(planned[step + 2] < told[step] for step in range(steps - 2))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+async def test_streams_give_way_while_the_device_waits(overlap: bool) -> None:
+    """First tokens and ends are told at once; with overlap, others a few steps at a time."""
+    async with open_hashed(overlap=overlap) as engine:
+        log, sampler = Log(engine), engine._host.wiring.sampler
+        sampler._to_scheduler = Late(sampler._to_scheduler)
+        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        prompts = [prompt_of(9, seed) for seed in range(2)]
+        done = await asyncio.gather(*(engine.generate(prompt, params) for prompt in prompts))
+        for prompt, completion in zip(prompts, done, strict=True):
+            exact(completion, prompt, params)
+        runs = groupby(log.messages, lambda message: isinstance(message, StepCommitted))
+        at_once = [len(list(run)) for of_commits, run in runs if of_commits]
+        assert max(at_once[:-1]) == (MOST_UNTOLD if overlap else 1)
+        assert at_once[0] == 1
+        told = [message.commit for message in log.messages if isinstance(message, StepCommitted)]
+        assert [commit.step for commit in told] == list(range(engine.stats().steps))
+        assert told[-1].any_finish
 
 
 async def test_an_admission_after_a_preemption_goes_last() -> None:
