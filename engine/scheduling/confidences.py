@@ -23,7 +23,8 @@ from .verification import survivals
 FIRST_GUESS = 0.8
 """Confidence in each draft before any was seen."""
 LEARN_EVERY, FEW_SEQUENCES = 16, 4
-"""Commits of which one teaches the mean and the trust, when commits abound and are not of so few."""
+"""Commits of which one teaches the mean and the trust, when commits abound; and one of FEW_SEQUENCES where
+they are of so few at most, and say little each."""
 LEARNING = np.float32(0.2)
 MOST_FORGOTTEN, MANY_PROMISED = 0.05, 200.0
 """Of what was promised and kept, per news; few are forgotten slowly, or luck would look like lies."""
@@ -79,7 +80,8 @@ class Confidences:
         layout, rows = news.commit.layout, self._ledger.rows(news.commit.layout)
         chances = survivals(news.confidences)
         self._learned += 1
-        if few or layout.decode_count <= FEW_SEQUENCES or self._learned % LEARN_EVERY == 0:
+        every = FEW_SEQUENCES if layout.decode_count <= FEW_SEQUENCES else LEARN_EVERY
+        if few or self._learned % every == 0:
             self._learn(news.commit, chances, probe)
         if self._members is not None and layout.slots is self._members.slots:
             self._survival[rows] = chances
