@@ -114,6 +114,8 @@ def missing_blocks(ledger: Ledger, rows: StepRows) -> tuple[Int32s, Int32s]:
         ends = np.concatenate([ends, np.array([prompt.end for prompt in rows.prompts], dtype=np.int32)])
     order = ledger.seniority[slots].argsort()
     slots = slots[order]
+    if not rows.prompts and width <= block:  # tables cover what is in flight, so one more block is enough
+        return slots, np.ones_like(slots)
     counts = -(-ends[order] // block) - ledger.block_count[slots]
     if rows.prompts:  # decode rows here are short, a prompt's chunk may be covered already
         lacking = np.flatnonzero(counts > 0)

@@ -73,18 +73,21 @@ class WindowSaves:
         `slots` are the candidates that reached `next_position` optimistically, in any order.
         """
         ledger = self._ledger
-        facts = (slots, ledger.cached[slots], ledger.inflight[slots], ledger.phase[slots] == DECODE)
-        rows = zip(*(array.tolist() for array in facts), strict=True)
-        return [
-            slot for slot, cached, inflight, decodes in rows if self._reaches(slot, cached, inflight, decodes)
-        ]
+        ahead = zip(
+            slots.tolist(), ledger.cached[slots].tolist(), ledger.inflight[slots].tolist(), strict=True
+        )
+        return [slot for slot, cached, inflight in ahead if self._reaches(slot, cached, inflight)]
 
-    def _reaches(self, slot: int, cached: int, inflight: int, decodes: bool) -> bool:
-        position = int(self.next_position[slot])
+    def _reaches(self, slot: int, cached: int, inflight: int) -> bool:
+        position, certain = int(self.next_position[slot]), cached + self._slack
         if not inflight:
             position = cached // self._block * self._block
-        elif decodes and inflight == self._ledger.limits.width and position < cached + self._slack:
-            position = -(-(cached + self._slack) // self._block) * self._block
+        elif (
+            position < certain
+            and inflight == self._ledger.limits.width
+            and self._ledger.phase[slot] == DECODE
+        ):
+            position = -(-certain // self._block) * self._block
         self.next_position[slot] = position
         return position <= cached + inflight
 
