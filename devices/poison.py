@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from .device import DeviceError, OutOfMemoryError
 
-_NO_ROOM = ("can't allocate memory", "out of memory")
+_NO_ROOM = ("can't allocate memory", "out of memory", "_ALLOC_FAILED")
+"""As torch says it for a CPU and a card, and as NVIDIA's libraries do when they make room for themselves."""
 
 
 def poison(label: str, error: BaseException) -> DeviceError:

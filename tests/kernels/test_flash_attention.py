@@ -64,7 +64,7 @@ def test_two_pools_are_joined_as_one(entries: int, nothing: float, device: torch
     [
         (128, 64, 512, 128, 512, torch.bfloat16, True, True),
         (128, 128, 512, 128, None, torch.bfloat16, True, True),
-        (127, 64, 512, 128, 512, torch.bfloat16, True, False),
+        (63, 64, 512, 128, 512, torch.bfloat16, True, False),
         (128, 48, 512, 128, 512, torch.bfloat16, True, False),
         (128, 64, 256, 128, 512, torch.bfloat16, True, False),
         (128, 64, 512, 100, 512, torch.bfloat16, True, False),

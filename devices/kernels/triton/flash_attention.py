@@ -31,8 +31,8 @@ from .attention_parts import LOWEST, turn_back, turned_queries
 from .launching import power_of_two
 from .operations import TritonOperations
 
-LEAST_ROWS = 128
-"""From so many rows on the library is asked, see `docs/nvidia.md`."""
+LEAST_ROWS = 64
+"""From so many rows on the library was faster on an H200."""
 HEAD_COUNTS, DIM, KEY_STEP = (64, 128), 512, 64
 """What its kernels are built for: heads, numbers of a vector, and what counts of keys are multiples of."""
 
