@@ -48,7 +48,7 @@ class Split(NamedTuple):
     many: int  # of more candidates, those read at a time
 
 
-SPLIT = Split(tile=4096, group=512, room=16384, few=1024, many=8192)
+SPLIT = Split(tile=4096, group=512, room=16384, few=1024, many=4096)
 
 
 class _Parts(NamedTuple):

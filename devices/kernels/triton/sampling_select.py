@@ -6,7 +6,8 @@ a sum has no order and the tokens kept depend neither on how candidates were col
 along; ties go to the lowest ids, which a second bisection finds when not all of them fit. Rejected: sorting
 (a bitonic sort of 2,048 costs more than 32 sums) and histograms (Triton's have no weights).
 
-The first candidates live in registers; `STREAMED` programs may have more, which they read again each time.
+The first candidates live in registers; `STREAMED` programs may have more, which they read again each time
+and add up lane by lane: what lanes hold is joined once a pass, since joining them is what takes long.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ def _above(
 ):  # fmt: skip
     """How many candidates lie above a threshold, and their mass."""
     over = valid & (keys > threshold)
-    number = tl.sum(over.to(tl.int32))
-    weight = tl.sum(tl.where(over, mass, 0))
+    number = over.to(tl.int32)
+    weight = tl.where(over, mass, 0)
     if STREAMED:
         start = BLOCK
         while start < count:
             y, _, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             over = more & (rising(y) > threshold)
-            number += tl.sum(over.to(tl.int32))
-            weight += tl.sum(tl.where(over, masses(y, peak, SCALE), 0))
+            number += over.to(tl.int32)
+            weight += tl.where(over, masses(y, peak, SCALE), 0)
             start += BLOCK
-    return number, weight
+    return tl.sum(number), tl.sum(weight)
 
 
 @triton.jit
@@ -62,15 +63,15 @@ def _highest(
     keys, valid, most, source, listed, count, is_listed, STREAMED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The highest key up to `most`."""
-    highest = tl.max(tl.where(valid & (keys <= most), keys, _LOWEST))
+    highest = tl.where(valid & (keys <= most), keys, _LOWEST)
     if STREAMED:
         start = BLOCK
         while start < count:
             y, _, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             own = rising(y)
-            highest = tl.maximum(highest, tl.max(tl.where(more & (own <= most), own, _LOWEST)))
+            highest = tl.maximum(highest, tl.where(more & (own <= most), own, _LOWEST))
             start += BLOCK
-    return highest
+    return tl.max(highest)
 
 
 @triton.jit
@@ -79,14 +80,14 @@ def _tied(
     STREAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many candidates equal the threshold, ids up to `last_id`."""
-    number = tl.sum((valid & (keys == threshold) & (ids <= last_id)).to(tl.int32))
+    number = (valid & (keys == threshold) & (ids <= last_id)).to(tl.int32)
     if STREAMED:
         start = BLOCK
         while start < count:
             y, more_ids, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
-            number += tl.sum((more & (rising(y) == threshold) & (more_ids <= last_id)).to(tl.int32))
+            number += (more & (rising(y) == threshold) & (more_ids <= last_id)).to(tl.int32)
             start += BLOCK
-    return number
+    return tl.sum(number)
 
 
 @triton.jit
@@ -167,27 +168,39 @@ def draw_kept(
 ):  # fmt: skip
     """(token, mass kept): the draw among the candidates that stay."""
     kept = stays(y, ids, valid, threshold, last, peak, min_p)
-    weight = tl.sum(tl.where(kept, masses(y, peak, SCALE), 0))
-    best, token = best_score(y, ids, kept, key)
+    weight = tl.where(kept, masses(y, peak, SCALE), 0)
+    best, token = _scores(y, ids, kept, key), ids
     if STREAMED:
         start = BLOCK
         while start < count:
             more_y, more_ids, more = more_candidates(source, listed, start, count, is_listed, BLOCK)
             kept = stays(more_y, more_ids, more, threshold, last, peak, min_p)
-            weight += tl.sum(tl.where(kept, masses(more_y, peak, SCALE), 0))
-            score, candidate = best_score(more_y, more_ids, kept, key)
-            wins = (score > best) | ((score == best) & (candidate < token))
-            best, token = tl.where(wins, score, best), tl.where(wins, candidate, token)
+            weight += tl.where(kept, masses(more_y, peak, SCALE), 0)
+            score = _scores(more_y, more_ids, kept, key)
+            wins = (score > best) | ((score == best) & (more_ids < token))
+            best, token = tl.where(wins, score, best), tl.where(wins, more_ids, token)
             start += BLOCK
-    return token, weight
+    _, drawn = _best(best, token)
+    return drawn, tl.sum(weight)
+
+
+@triton.jit
+def _scores(y, ids, kept, key):
+    """Log-probability plus noise; -inf for what is not kept."""
+    return tl.where(kept & (y == y), y - negative_gumbel(key, ids), float("-inf"))
+
+
+@triton.jit
+def _best(score, ids):
+    """The highest score, and the lowest id that has it. Nothing that was kept scores -inf."""
+    best = tl.max(score)
+    return best, tl.min(tl.where((score == best) & (score > float("-inf")), ids, _NO_ID))
 
 
 @triton.jit
 def best_score(y, ids, kept, key):
     """Highest log-probability plus noise, and the lowest id that has it."""
-    score = tl.where(kept & (y == y), y - negative_gumbel(key, ids), float("-inf"))
-    best = tl.max(score)
-    return best, tl.min(tl.where(kept & (score == best), ids, _NO_ID))
+    return _best(_scores(y, ids, kept, key), ids)
 
 
 @triton.jit
