@@ -204,25 +204,33 @@ class V41Runner(Runner):
             self.__dict__.pop(name, None)  # whoever still holds the runner holds none of the device's memory
 
     # Work on the compute stream: on another thread where the device has one. A step is four pieces, so that a
-    # trace tells them apart; each hands on to the next by a queue. A captured step is two.
+    # trace tells them apart; each hands on to the next by a queue. A captured step is two, and whatever only
+    # replays does without `inference_mode`, which takes the host as long as a replay.
 
-    @torch.inference_mode()
     def _replay_forward(
         self, graphs: CapturedDecode, plan: StepPlan, key: CaptureKey, *, fixed: bool = False
     ) -> None:
         graphs.forward(plan, key, fixed=fixed)
         self._replayed.append(plan)
 
-    @torch.inference_mode()
     def _replay_sample(self, graphs: CapturedDecode, plan: SamplePlan, key: CaptureKey) -> None:
         step = self._replayed.popleft()
-        self._tables.update(plan.updates, plan.edits)
+        if plan.updates.slots.size:
+            self._update_tables(plan)
         if graphs.samples(plan, step.layout):
             graphs.sample(step, key)
             self._results[step.step] = lambda: graphs.collect(step)
-            return
+        else:
+            self._sample_eagerly(graphs, step, plan)
+
+    @torch.inference_mode()
+    def _sample_eagerly(self, graphs: CapturedDecode, step: StepPlan, plan: SamplePlan) -> None:
         self._draw(step, graphs.forwarded(self._place(step)), plan)
         self._draft()
+
+    @torch.inference_mode()
+    def _update_tables(self, plan: SamplePlan) -> None:
+        self._tables.update(plan.updates, plan.edits)
 
     @torch.inference_mode()
     def _make_fix_ups(self, plan: StepPlan) -> None:
@@ -249,7 +257,7 @@ class V41Runner(Runner):
     @torch.inference_mode()
     def _sample(self, plan: SamplePlan) -> None:
         step, forward = self._forwarded.popleft()
-        self._tables.update(plan.updates, plan.edits)
+        self._update_tables(plan)
         self._draw(step, forward, plan)
 
     def _draw(self, step: StepPlan, forward: ForwardResult, plan: SamplePlan) -> None:
