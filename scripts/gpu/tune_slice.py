@@ -1,6 +1,6 @@
 """Time whole steps of the full-width slice with other constants of the kernels, one variant after the other.
 
-    python scripts/gpu/tune_slice.py STEP,STEP,... VARIANT ...
+    python scripts/gpu/tune_slice.py STEP,STEP,... VARIANT ... [/ STEP,... VARIANT ...]
 
 A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early=1` (`early_start`),
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
@@ -47,6 +47,10 @@ PRESENT = {
 }  # fmt: skip
 
 
+Trial = tuple[str, list[gpu_slice_warm.Step]]
+"""A variant and the steps it is timed with."""
+
+
 def always(value: object) -> Callable[..., Any]:
     return lambda *_: value
 
@@ -80,15 +84,20 @@ def compile_share(variant: str, steps: list[gpu_slice_warm.Step], rank: int, cou
     gpu_slice_warm._compile_share(steps, exact(BF16), rank, count)
 
 
-def compile_all(variants: list[str], steps: list[gpu_slice_warm.Step]) -> None:
-    """The first variant by all processes, then what the others have beyond it."""
+def compile_all(trials: list[Trial]) -> None:
+    """The first variant of every group by all processes, then what the others have beyond it."""
     begin = time.perf_counter()
     context = multiprocessing.get_context("spawn")
-    for some in (variants[:1], variants[1:]):
+    seen: set[tuple[gpu_slice_warm.Step, ...]] = set()
+    first, others = [], []
+    for variant, steps in trials:
+        (others if tuple(steps) in seen else first).append((variant, steps))
+        seen.add(tuple(steps))
+    for some in (first, others):
         shares = max(1, 16 // max(1, len(some)))
         workers = [
-            context.Process(target=compile_share, args=(variant, steps, rank, shares))
-            for variant in some
+            context.Process(target=compile_share, args=(*trial, rank, shares))
+            for trial in some
             for rank in range(shares)
         ]
         for worker in workers:
@@ -102,8 +111,8 @@ def time_step(model: Model, step: gpu_slice_warm.Step) -> str:
     batch, context, chunk = step
     columns = -(-context // BLOCK_TOKENS)
     caches = model.new_caches(CacheShape(1 + batch * columns, batch + 1, max(batch * chunk, 16)))
+    torch.manual_seed(1)  # variants that compute the same print the same numbers
     gpu_slice._fill(caches)
-    torch.manual_seed(1)
     inputs = (
         gpu_slice._prompt(context, chunk, model) if chunk > 1 else gpu_slice._decode(batch, context, model)
     )
@@ -120,19 +129,26 @@ def time_step(model: Model, step: gpu_slice_warm.Step) -> str:
     return f"{timed.microseconds:8.0f} us; {digest}; {listed}"
 
 
+def trials_of(arguments: list[str]) -> list[Trial]:
+    trials: list[Trial] = []
+    for group in " ".join(arguments).split(" / "):
+        text, *variants = group.split()
+        steps = [tuple(map(int, step.split(":"))) for step in text.split(",")]
+        trials += [(variant, steps) for variant in variants]  # type: ignore[misc]
+    return trials
+
+
 def main() -> None:
-    steps = [tuple(int(n) for n in text.split(":")) for text in sys.argv[1].split(",")]
-    variants = sys.argv[2:]
-    compile_all(variants, steps)  # type: ignore[arg-type]
-    model = Model(
-        slice_config(), slice_weights(slice_config()), exact(BF16), operations=triton_operations(BF16)
-    )
+    trials = trials_of(sys.argv[1:])
+    compile_all(trials)
+    config = slice_config()
+    model = Model(config, slice_weights(config), exact(BF16), operations=triton_operations(BF16))
     print(f"{torch.cuda.get_device_name()}, weights on {DEVICE}", flush=True)
-    for variant in variants:
+    for variant, steps in trials:
         for step in steps:
             use(variant)
             try:
-                print(f"{variant} {step} {time_step(model, step)}", flush=True)  # type: ignore[arg-type]
+                print(f"{variant} {step} {time_step(model, step)}", flush=True)
             except Exception as error:  # a variant that does not fit the card is a result
                 print(f"{variant} {step} {type(error).__name__} {str(error)[:100]}", flush=True)
             torch.cuda.empty_cache()

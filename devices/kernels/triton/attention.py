@@ -280,7 +280,7 @@ def _shape(rows: int, heads: int, dim: int, keys: int, rounded: bool) -> tuple[i
     return min(block, 64 if rounded else 32), 64, 8, 2, 1
 
 
-HALVES = 64, 2
+HALVES = 32, 3
 """Keys of a tile and stages of the pipeline, where a program has half of the columns."""
 
 SHARED_ROWS = 16

@@ -45,16 +45,3 @@ def follow(EARLY: tl.constexpr):
         gdc_wait()
     if EARLY == 1:
         gdc_launch_dependents()
-
-
-@triton.jit
-def fetch(pointers, size: tl.constexpr):
-    """Ask for `size` bytes (a multiple of 16) from each of some addresses on into the cache."""
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
-        "=r,l,r",
-        [pointers.to(tl.int64) & -16, size],  # anything unaligned would be an error
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

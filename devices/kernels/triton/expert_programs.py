@@ -20,7 +20,7 @@ from .codes import (
     fp8_round_trip,
     scale_places,
 )
-from .early_start import fetch, follow
+from .early_start import follow
 
 
 @triton.jit
@@ -100,6 +100,79 @@ def _rows_of_tile(
 
 @triton.jit
 def _store_hidden(
+    sums, share, hidden_ptr, place, exists, column, limit, INNER: tl.constexpr, PART: tl.constexpr,
+    ROUND: tl.constexpr,
+):  # fmt: skip
+    halves = tl.reshape(sums, (2, sums.shape[0] // 2, sums.shape[1]))
+    gate, up = tl.split(tl.permute(halves, (1, 2, 0)))
+    gate = tl.minimum(gate, limit)
+    up = tl.minimum(tl.maximum(up, -limit), limit)
+    hidden = tl.trans(gate * tl.sigmoid(gate) * up) * share[:, None]
+    dtype = hidden_ptr.dtype.element_ty
+    if ROUND:
+        hidden = fp8_round_trip(hidden.to(dtype).to(tl.float32), hidden.shape[1] // 32)
+    if PART:
+        column = column % 2 * (INNER // 2) + column // 2
+    place = place.to(tl.int64)[:, None] * INNER + column[None, :]
+    tl.store(hidden_ptr + place, hidden.to(dtype), mask=exists[:, None])
+
+
+@triton.jit
+def _gate_up_tile(
+    x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
+    TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
+    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the hidden activations of up to `HEIGHT + EXTRA` rows of one expert.
+
+    Gate and up projection are the halves of one factor. Heights are powers of two; two of them let a weight
+    that is expanded once serve 96 rows.
+    """
+    column = block * WIDTH + tl.arange(0, WIDTH)
+    bytes_per_row: tl.constexpr = DIM // 2 if FORMAT == MXFP4 else DIM
+    scale_rows: tl.constexpr = INNER // 32 if FORMAT == FP8_BLOCK else INNER
+    lane = tl.arange(0, 2 * WIDTH)
+    weight_row = block * WIDTH + lane % WIDTH + lane // WIDTH * INNER
+    weight_ptr, scales_ptr = _weight_places(
+        weight_ptr + expert.to(tl.int64) * (2 * INNER * bytes_per_row),
+        scales_ptr + expert.to(tl.int64) * (2 * scale_rows * (DIM // 32)),
+        weight_row, DIM, STEP, FORMAT, WORDS,
+    )  # fmt: skip
+    row, place, share, _, exists = _rows_of_tile(
+        order_ptr, shares_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED
+    )
+    first_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
+    sums = tl.zeros((2 * WIDTH, HEIGHT), tl.float32)
+    if EXTRA:
+        row, more_place, more_share, _, more_exist = _rows_of_tile(
+            order_ptr, shares_ptr, first, count, HEIGHT, EXTRA, TOP_K, ROUTED
+        )
+        more_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
+        more_sums = tl.zeros((2 * WIDTH, EXTRA), tl.float32)
+    step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
+    scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
+    for _ in range(0, DIM, STEP):
+        x_even, x_odd = _inputs(first_ptr, DIM // 2, FORMAT)
+        even, odd = _weights(weight_ptr, scales_ptr, x_even, FORMAT, ASSEMBLY)
+        sums = _add_product(sums, even, odd, x_even, x_odd, FORMAT, ASSEMBLY)
+        if EXTRA:
+            more_even, more_odd = _inputs(more_ptr, DIM // 2, FORMAT)
+            more_sums = _add_product(more_sums, even, odd, more_even, more_odd, FORMAT, ASSEMBLY)
+            more_ptr += step
+        first_ptr += step
+        weight_ptr += step
+        scales_ptr += scale_unit
+    PART: tl.constexpr = ROUTED and FORMAT == MXFP4
+    _store_hidden(sums, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
+    if EXTRA:
+        _store_hidden(
+            more_sums, more_share, hidden_ptr, more_place, more_exist, column, limit, INNER, PART, ROUND
+        )
+
+
+@triton.jit
+def _store_apart(
     gate, up, share, hidden_ptr, place, exists, column, limit, INNER: tl.constexpr, PART: tl.constexpr,
     ROUND: tl.constexpr,
 ):  # fmt: skip
@@ -116,7 +189,7 @@ def _store_hidden(
 
 
 @triton.jit
-def _gate_up_tile(
+def _gate_up_apart(
     x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
     ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
@@ -168,11 +241,30 @@ def _gate_up_tile(
         gate_scales_ptr += scale_unit
         up_scales_ptr += scale_unit
     PART: tl.constexpr = ROUTED and FORMAT == MXFP4
-    _store_hidden(gate, up, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
+    _store_apart(gate, up, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
     if EXTRA:
-        _store_hidden(
+        _store_apart(
             more_gate, more_up, more_share, hidden_ptr, more_place, more_exist, column, limit, INNER, PART,
             ROUND,
+        )  # fmt: skip
+
+
+@triton.jit
+def _gate_up_any(
+    x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
+    TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
+    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, APART: tl.constexpr,
+):  # fmt: skip
+    if APART:
+        _gate_up_apart(
+            x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr,
+            limit, TOP_K, DIM, INNER, FORMAT, ROUND, ROUTED, HEIGHT, EXTRA, WIDTH, STEP, WORDS, ASSEMBLY,
+        )  # fmt: skip
+    else:
+        _gate_up_tile(
+            x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr,
+            limit, TOP_K, DIM, INNER, FORMAT, ROUND, ROUTED, HEIGHT, EXTRA, WIDTH, STEP, WORDS, ASSEMBLY,
         )  # fmt: skip
 
 
@@ -182,21 +274,13 @@ def gate_up(
     weight_ptr, scales_ptr, shared_ptr, shared_scales_ptr, rows, tiles, limit,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, ROUND: tl.constexpr,
-    HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
-    SHARED_STEP: tl.constexpr, WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr,
-    ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SHARED_WIDTH: tl.constexpr,
+    STEP: tl.constexpr, SHARED_STEP: tl.constexpr, WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr, EARLY: tl.constexpr, APART: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = INNER // WIDTH
     program = tl.program_id(0)
     input_ptr = parted_ptr if FORMAT == MXFP4 else x_ptr
-    if EARLY and SHARED_FORMAT != PLAIN:
-        # The shared expert's weights need no choice, and nobody else reads while that is made.
-        size: tl.constexpr = DIM // 2 if SHARED_FORMAT == MXFP4 else DIM
-        shared_block = program - tiles * blocks
-        if (shared_block >= 0) & (shared_block < SHARED_INNER // WIDTH):
-            column = shared_block * WIDTH + tl.arange(0, WIDTH)
-            fetch(shared_ptr + column * size, size)
-            fetch(shared_ptr + (SHARED_INNER + column) * size, size)
     follow(EARLY)
     if program < tiles * blocks:
         tile, block = program // blocks, program % blocks
@@ -207,35 +291,42 @@ def gate_up(
         )
         low: tl.constexpr = 64 if HEIGHT > 64 else HEIGHT
         if (count > 0) & (count <= low):
-            _gate_up_tile(
+            _gate_up_any(
                 input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                 hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, WORDS,
-                ASSEMBLY,
+                ASSEMBLY, APART,
             )  # fmt: skip
-        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
+        if WHOLE and low < HEIGHT:  # noqa: SIM102
+            if count > low:
+                _gate_up_any(
+                    input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
+                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, HEIGHT, 0, WIDTH, STEP,
+                    WORDS, ASSEMBLY, APART,
+                )  # fmt: skip
+        if not WHOLE and low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if (count > low) & (count <= low + 32):
-                _gate_up_tile(
+                _gate_up_any(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                     hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP,
-                    WORDS, ASSEMBLY,
+                    WORDS, ASSEMBLY, APART,
                 )  # fmt: skip
-        if low + 32 < HEIGHT:  # noqa: SIM102
+        if not WHOLE and low + 32 < HEIGHT:  # noqa: SIM102
             if count > low + 32:
-                _gate_up_tile(
+                _gate_up_any(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
                     hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 64, WIDTH, STEP,
-                    WORDS, ASSEMBLY,
+                    WORDS, ASSEMBLY, APART,
                 )  # fmt: skip
     else:
-        shared_blocks: tl.constexpr = SHARED_INNER // WIDTH
+        shared_blocks: tl.constexpr = SHARED_INNER // SHARED_WIDTH
         program -= tiles * blocks
         first = program // shared_blocks * SHARED_HEIGHT
         # Behind the hidden rows of all picks, which may be wider or narrower than those of the shared expert.
         hidden_ptr += rows.to(tl.int64) * (TOP_K * INNER)
-        _gate_up_tile(
+        _gate_up_any(
             x_ptr, order_ptr, shares_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
             program % shared_blocks, hidden_ptr, limit, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, ROUND, False,
-            SHARED_HEIGHT, 0, WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
+            SHARED_HEIGHT, 0, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY, APART,
         )  # fmt: skip
 
 
@@ -281,39 +372,19 @@ def _down_tile(
         tl.store(more_out_ptr, more_sums, mask=more_exist[None, :])
 
 
-@triton.jit
-def _fetch_down(
-    expert_ptr, count_ptr, weight_ptr, shared_ptr, tile, tiles, column, DIM: tl.constexpr,
-    INNER: tl.constexpr, SHARED_INNER: tl.constexpr, FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr,
-):  # fmt: skip
-    """Ask for a program's weights; the launch before the last has left the tables."""
-    if FORMAT != PLAIN and SHARED_FORMAT != PLAIN:
-        size: tl.constexpr = INNER // 2 if FORMAT == MXFP4 else INNER
-        shared_size: tl.constexpr = SHARED_INNER // 2 if SHARED_FORMAT == MXFP4 else SHARED_INNER
-        if tile >= tiles:
-            fetch(shared_ptr + column * shared_size, shared_size)
-        elif tl.load(count_ptr + tile) > 0:
-            expert = tl.load(expert_ptr + tile).to(tl.int64)
-            fetch(weight_ptr + expert * (DIM * size) + column * size, size)
-
-
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def down(
     hidden_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, out_ptr,
     weight_ptr, scales_ptr, shared_ptr, shared_scales_ptr, rows, tiles,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, WORDS: tl.constexpr,
-    SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, SHARED_WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr,
+    WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
     tile, block = program // blocks, program % blocks
-    if EARLY == 1:
-        _fetch_down(
-            expert_ptr, count_ptr, weight_ptr, shared_ptr, tile, tiles, block * WIDTH + tl.arange(0, WIDTH),
-            DIM, INNER, SHARED_INNER, FORMAT, SHARED_FORMAT,
-        )  # fmt: skip
     follow(EARLY)
     if tile < tiles:
         count, first, expert = (
@@ -327,25 +398,33 @@ def down(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                 TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
-        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
+        if WHOLE and low < HEIGHT:  # noqa: SIM102
+            if count > low:
+                _down_tile(
+                    hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
+                    TOP_K, DIM, INNER, FORMAT, True, HEIGHT, 0, WIDTH, STEP, WORDS, ASSEMBLY,
+                )  # fmt: skip
+        if not WHOLE and low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if (count > low) & (count <= low + 32):
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                     TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
-        if low + 32 < HEIGHT:  # noqa: SIM102
+        if not WHOLE and low + 32 < HEIGHT:  # noqa: SIM102
             if count > low + 32:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
                     TOP_K, DIM, INNER, FORMAT, True, low, 64, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
-        first = (tile - tiles) * SHARED_HEIGHT
+        shared_blocks: tl.constexpr = DIM // SHARED_WIDTH
+        program -= tiles * blocks
+        first = program // shared_blocks * SHARED_HEIGHT
         hidden_ptr += rows.to(tl.int64) * (TOP_K * INNER)
         _down_tile(
-            hidden_ptr, order_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * tile, block,
-            out_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False, SHARED_HEIGHT, 0, WIDTH, SHARED_STEP,
-            SHARED_WORDS, ASSEMBLY,
+            hidden_ptr, order_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
+            program % shared_blocks, out_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False, SHARED_HEIGHT,
+            0, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 

@@ -70,20 +70,24 @@ def mix_experts(
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
+        "WHOLE": shape.whole,
     }  # fmt: skip
-    width = dividing_step(min(inner & -inner, shared_inner & -shared_inner), shape.gate_up_width)
-    expert_programs.gate_up[(table * (inner // width) + shared_tiles * (shared_inner // width),)](
+    # Activations are rounded by groups of 32.
+    width = max(shape.gate_up_width // shape.shared_parts, 32 if quantized else 16)
+    width, shared_width = _widths(inner, shared_inner, shape.gate_up_width, width)
+    expert_programs.gate_up[(table * (inner // width) + shared_tiles * (shared_inner // shared_width),)](
         routing.inputs, routing.parted, tiles.order, tiles.expert, tiles.first, tiles.count, routing.shares,
         hidden, gate_up.payload, gate_up.scales, shared_gate_up.payload, shared_gate_up.scales, rows, table,
         limit, FORMAT=gate_up.format, SHARED_FORMAT=shared_gate_up.format, ROUND=quantized, WIDTH=width,
-        **_steps(shape, dim, dim),
+        SHARED_WIDTH=shared_width, APART=shape.apart, **_steps(shape, dim, dim),
         num_stages=shape.gate_up_stages, **common, **early(),
     )  # fmt: skip
-    width = dividing_step(dim, shape.down_width)
-    expert_programs.down[((table + shared_tiles) * (dim // width),)](
+    width, shared_width = _widths(dim, dim, shape.down_width, shape.down_width // shape.shared_parts)
+    expert_programs.down[(table * (dim // width) + shared_tiles * (dim // shared_width),)](
         hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, down.payload, down.scales,
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
-        SHARED_FORMAT=shared_down.format, WIDTH=width, num_stages=shape.down_stages,
+        SHARED_FORMAT=shared_down.format, WIDTH=width, SHARED_WIDTH=shared_width,
+        num_stages=shape.down_stages,
         **_steps(shape, inner, shared_inner), **common, **early(),
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
@@ -106,6 +110,11 @@ def _shared_by_library(inputs: Tensor, experts: Experts, limit: float, quantized
         gate_up, hidden, limit, INNER=inner, ROUND=quantized, COLUMNS=columns
     )
     return products.linear(hidden, experts.shared_down)
+
+
+def _widths(rows: int, shared_rows: int, width: int, shared_width: int) -> tuple[int, int]:
+    """Weight rows of a program: of a routed expert, of the shared one."""
+    return dividing_step(rows, width), dividing_step(shared_rows, shared_width)
 
 
 def _steps(shape: _Shape, columns: int, shared_columns: int) -> dict[str, int | bool]:
@@ -132,6 +141,9 @@ class _Shape(NamedTuple):
     down_stages: int
     words: bool = False  # scales by fours: see `codes.scale_places`
     shared_words: bool = False
+    shared_parts: int = 1  # programs of the shared expert have so many times fewer weight rows
+    apart: bool = False
+    whole: bool = False
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
@@ -143,6 +155,6 @@ def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
     if form == PLAIN.value:
         return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3, 3)
     if height >= 32:
-        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True, shared_words=True)
+        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True, shared_words=True, apart=True)
     width, height, stages = 64 if rows > 4 else 32, 8 if rows <= 8 else 16, 4 if rows <= 4 else 3
-    return _Shape(width, 64, 256, 128, height, 2, stages, 4, shared_words=True)
+    return _Shape(width, 64, 256, 256, height, 2, stages, 4, shared_parts=2)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
-from .early_start import early, fetch, follow
+from .early_start import early, follow
 from .mixing import add_product, balance, store_logits
 from .narrow_streams import open_narrow
 
@@ -98,18 +98,6 @@ def _slab(
     return raw, tl.sum(squares, axis=1), read.to(streams_pointer.dtype.element_ty)
 
 
-@triton.jit
-def _fetch_mix(
-    weight_pointer, slab, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """Ask for a slab of the mix weights: all coefficients, copies and parts."""
-    coefficients: tl.constexpr = (2 + COPIES) * COPIES
-    coefficient = tl.minimum(tl.arange(0, PADDED), coefficients - 1)
-    for part in tl.static_range(3):
-        start = (part * coefficients + coefficient)[:, None] * COPIES + tl.arange(0, COPIES)[None, :]
-        fetch(weight_pointer + start * DIM + slab * COLUMNS, COLUMNS * 2)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def _open_slab(
     streams_pointer,
@@ -134,8 +122,6 @@ def _open_slab(
 ):
     """The first of two launches: partial sums `[rows, SLABS, PADDED]`, the contracted input before norm."""
     slab = tl.program_id(0)
-    if EARLY and DIM % COLUMNS == 0:
-        _fetch_mix(weight_pointer, slab, DIM, COPIES, PADDED, COLUMNS)
     follow(EARLY)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = slab * COLUMNS + tl.arange(0, COLUMNS)

@@ -27,7 +27,7 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
 from . import plain_products
 from .codes import dot, expand_e4m3, scale_places
-from .early_start import early, fetch, follow
+from .early_start import early, follow
 from .launching import INTERPRETED, dividing_step
 
 MOST_STREAMED = 256
@@ -56,8 +56,6 @@ def _stream(
     columns: tl.constexpr = IN // PARTS
     start = part * columns
     first_row = group.to(tl.int64) * OUT
-    if EARLY and tile == 0:
-        fetch(weight_ptr + (first_row + column) * IN + start, columns)
     follow(EARLY)
     weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
     scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
@@ -172,7 +170,7 @@ class _Shape(NamedTuple):
 
 def _shape(height: int) -> _Shape:
     """By rows of a tile, found by trying (`scripts/gpu/tune_slice.py`)."""
-    return _Shape(64, 128, 4, 4) if height >= 32 else _Shape(64, 256, 2, 4)
+    return _Shape(64, 128, 4, 4) if height >= 32 else _Shape(64, 256, 4, 4)
 
 
 def linear(x: Tensor, weight: Weight) -> Tensor:

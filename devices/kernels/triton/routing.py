@@ -31,7 +31,7 @@ from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
 from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
-from .early_start import early, fetch, follow
+from .early_start import early, follow
 from .launching import INTERPRETED, dividing_step, power_of_two
 
 MOST_STREAMED = 256
@@ -214,9 +214,6 @@ def _route(
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     expert = block * WIDTH + tl.arange(0, WIDTH)
     safe_expert = tl.minimum(expert, EXPERTS - 1)
-    if EARLY and not GIVEN:
-        size: tl.constexpr = DIM // SPLIT * (gate_ptr.dtype.element_ty.primitive_bitwidth // 8)
-        fetch(gate_ptr + safe_expert * DIM + part * (DIM // SPLIT), size)
     follow(EARLY)
     if not GIVEN:
         k = part * (DIM // SPLIT) + tl.arange(0, STEP)
