@@ -60,7 +60,7 @@ class CacheCore:
         for key in demand.closed:
             self._index.forget(key)
         grown, growth_blocks = self._grow(demand.growth)
-        short = grown < demand.growth.size
+        short = grown < demand.growth.size - demand.ahead
         snapshots = EMPTY if short else self._take_snapshots(demand.snapshots)
         admitted = () if short else self._admit(demand.candidates, demand.reserved)
         return Grant(

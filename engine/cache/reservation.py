@@ -37,6 +37,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     returned_snapshots: Int32s = EMPTY  # granted snapshot slots that turned out unusable
     closed: tuple[int, ...] = ()  # sequence keys that will publish nothing more
     growth: Int32s = EMPTY  # [g] blocks each growing sequence needs, oldest first
+    ahead: int = 0  # the last so many entries of `growth` are for later steps: no shortage if they do not fit
     snapshots: int = 0  # state slots wanted for keeping window states
     candidates: tuple[Candidate, ...] = ()  # in admission order
     reserved: int = 0  # blocks that running sequences will need; candidates fit beside them or not at all
@@ -57,7 +58,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The answer. `grown < len(growth)` is the only shortage that calls for a preemption."""
+    """The answer. `grown < len(growth) - ahead` is the only shortage that calls for a preemption."""
 
     grown: int  # leading entries of `growth` that were served
     growth_blocks: Int32s  # their ids, concatenated

@@ -23,6 +23,7 @@ from stepahead.engine.sampling.commit import RUNNING, StepCommit
 from stepahead.engine.types import Occupant, Request
 
 from .admitting import Admitting, PlanWork
+from .ahead import near_boundaries
 from .chunks import NO_COPIES, NO_UPDATES, decode_plan, lay_out, mixed_plan
 from .cost_curve import CostModel
 from .horizon import Horizon
@@ -118,10 +119,16 @@ class SchedulingCore(Admitting):
         work = PlanWork()
         while True:
             slots, growth = missing_blocks(self.ledger, rows)
-            due = self._due(rows)
+            due, soon, needed = self._due(rows), list[int](), growth.size
+            lacking = len(self._saves.unprovided(due))
             candidates = [] if work.preempted else self._candidates(rows.budget)
+            if needed or lacking or candidates:
+                more, soon = near_boundaries(self.ledger, self._saves, rows, due)
+                if more.size:
+                    slots = np.concatenate([slots, more])
+                    growth = np.concatenate([growth, np.ones_like(more)])
             promised = max(self._outlook.future_blocks() - int(growth.sum()), 0) if candidates else 0
-            demand = self._demand(growth, self._saves.lacking(due), candidates, promised)
+            demand = self._demand(growth, lacking + len(soon), candidates, promised, growth.size - needed)
             if not demand.asks:
                 yield from self._send(demand)
                 granted = EMPTY
@@ -131,12 +138,12 @@ class SchedulingCore(Admitting):
             granted = grant.snapshot_slots
             served = slots[: grant.grown]
             work.updates.append(self.ledger.grow(served, growth[: grant.grown], grant.growth_blocks))
-            if grant.grown == growth.size:
+            if grant.grown >= needed:
                 self._admit(candidates, grant.admitted, rows, work)
                 break
-            work.preempted += self._preempt(int(growth[grant.grown :].sum()))
+            work.preempted += self._preempt(int(growth[grant.grown : needed].sum()))
             rows = self._chooser.choose(self._steps)
-        copies, proven = self._saves.copy(due, granted, self._steps - 1)
+        copies, proven = self._saves.copy(due, granted, self._steps - 1, soon)
         yield from self._admit_more(rows, work)
         if rows.empty:
             return None

@@ -201,7 +201,9 @@ class Roster:
         self._admission_worthwhile = True
         return sequence
 
-    def _demand(self, growth: Int32s, snapshots: int, candidates: list[Candidate], promised: int) -> Demand:
+    def _demand(
+        self, growth: Int32s, snapshots: int, candidates: list[Candidate], promised: int, ahead: int = 0
+    ) -> Demand:
         """The wishes, with everything that is to be returned."""
         returns, self._returns = self._returns, Returns()
         return Demand(
@@ -209,6 +211,7 @@ class Roster:
             returned_snapshots=np.array(returns.snapshots, dtype=np.int32) if returns.snapshots else EMPTY,
             closed=tuple(returns.closed),
             growth=growth,
+            ahead=ahead,
             snapshots=snapshots,
             candidates=tuple(candidates),
             reserved=promised,

@@ -5,10 +5,13 @@ n+1 can copy the state that step n leaves. With f the first position of step n a
 serves H when f <= H <= f'. A prompt's chunk ends exactly at f'. A decode step with drafts may or may not
 reach H, which its commit tells: a copy that missed is made again by the next plan, into the same slot.
 
-Invariant: a sequence holds at most one granted slot whose fate is open; it is published or given back.
+Invariant: a sequence holds at most one granted slot whose fate is open; it is published or given back. It may
+hold it before it copies anything (`ahead.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -46,17 +49,18 @@ class WindowSaves:
         self.retained: Int32s = np.zeros(slots, dtype=np.int32)  # last position a hit could resume from
         self._copies: dict[int, _Copy] = {}
         self._proven: dict[int, _Copy] = {}  # good, and published at once
+        self._ready: dict[int, int] = {}  # granted ahead for a slot's next copy
 
     def occupy(self, slot: int, hit_tokens: int) -> None:
         self.next_position[slot] = NEVER
         self.retained[slot] = hit_tokens
 
     def vacate(self, slot: int) -> list[int]:
-        """The occupant is gone; returns the state slot whose copy nobody will publish."""
+        """The occupant is gone; returns the state slots that nobody will publish."""
         self.next_position[slot] = NEVER
         self.retained[slot] = 0
-        copy = self._copies.pop(slot, None)
-        return [] if copy is None else [copy.snapshot]
+        copy, ready = self._copies.pop(slot, None), self._ready.pop(slot, 0)
+        return [snapshot for snapshot in (copy.snapshot if copy else 0, ready) if snapshot]
 
     def chunk_planned(self, slot: int, end: int) -> None:
         """A chunk ends at `end`, whose state is worth keeping if that is a block boundary.
@@ -91,12 +95,15 @@ class WindowSaves:
         self.next_position[slot] = position
         return position <= cached + inflight
 
-    def lacking(self, due: list[int]) -> int:
-        """State slots to ask for: a copy that missed has one."""
-        return sum(slot not in self._copies for slot in due)
+    def unprovided(self, slots: list[int]) -> list[int]:
+        """Those that must ask for a state slot: a copy that missed has one, and some were granted ahead."""
+        return [slot for slot in slots if slot not in self._copies and slot not in self._ready]
 
-    def copy(self, due: list[int], granted: Int32s, step: int) -> tuple[list[tuple[int, int]], list[int]]:
-        """Uses the granted slots in order. Returns (source, destination) pairs, and slots proven at once.
+    def copy(
+        self, due: list[int], granted: Int32s, step: int, soon: Sequence[int] = ()
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """Uses the granted slots in order, what is left for those in `soon`. Returns (source, destination)
+        pairs, and slots proven at once.
 
         `step` is the newest planned: what it leaves is copied. Those without a grant pass on to their next
         boundary.
@@ -105,7 +112,7 @@ class WindowSaves:
         spare = iter(granted.tolist())
         for slot in due:
             held = self._copies.pop(slot, None)
-            snapshot = held.snapshot if held else next(spare, 0)
+            snapshot = held.snapshot if held else self._ready.pop(slot, 0) or next(spare, 0)
             if not snapshot:
                 self._pass(slot)
                 continue
@@ -116,6 +123,7 @@ class WindowSaves:
             else:
                 self._proven[slot] = copy
                 proven.append(slot)
+        self._ready.update(zip(soon, spare, strict=False))
         return pairs, proven
 
     @property
@@ -177,4 +185,4 @@ class WindowSaves:
 
     def held(self) -> list[int]:
         """State slots whose fate is open, for checks."""
-        return [copy.snapshot for copy in self._copies.values()]
+        return [*(copy.snapshot for copy in self._copies.values()), *self._ready.values()]

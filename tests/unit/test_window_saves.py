@@ -72,13 +72,13 @@ def test_a_prompt_is_kept_where_a_chunk_ends_on_a_boundary(end: int, first: int,
 def test_a_copy_that_missed_is_made_again_into_the_same_slot_and_then_published() -> None:
     ledger = decoding(6, 4, 4, drafts=3)
     saves = saves_of(ledger, 8)
-    assert saves.lacking(saves.due(ids(SLOT))) == 1
+    assert saves.unprovided(saves.due(ids(SLOT))) == [SLOT]
     assert saves.copy([SLOT], ids(9), step=3) == ([(SLOT, 9)], [])
     assert saves.settle(2) == []
     ledger.cached[SLOT] = 7  # step 3 gave one token: the state at 8 was not there to be copied
     assert saves.settle(3) == []
     due = saves.due(ids(SLOT))
-    assert (due, saves.lacking(due)) == ([SLOT], 0)
+    assert (due, saves.unprovided(due)) == ([SLOT], [])
     assert saves.copy(due, ids(), step=4) == ([(SLOT, 9)], [])
     ledger.cached[SLOT] = 10
     assert saves.settle(4) == [SLOT]
