@@ -16,7 +16,7 @@ import pytest
 from .test_speculation import DRAFTS, House
 
 PHASE = 300
-"""Steps of a phase; the first AT_FIRST of them are judged together with the others, none is left out."""
+"""Steps of a phase. All count, those as well in which something is still being learned."""
 
 
 class Machine(msgspec.Struct, frozen=True):
