@@ -31,27 +31,25 @@ def threshold_of(keys, inside, count):
     """A number that separates the `count` largest keys from the others: fewer than `count` keys are above
     it, and `count` or more reach it.
 
-    The range between the smallest and the largest key is quartered until that is so. The three counts of a
-    round share one sum, 21 bits each. Where exactly `count` keys reach a trial, the search is over: for
-    distinct scores that is after about half as many rounds as the bits of the range.
+    The range between the smallest and the largest key is cut in three until that is so. The two counts of a
+    round share one sum, 16 bits each: a warp adds up 32 bits in one instruction, and the latency of such sums
+    is what a round takes. Where exactly `count` keys reach a trial, the search is over: for distinct scores
+    that is after about half as many rounds as the bits of the range.
     """
+    tl.static_assert(keys.shape[0] < 65536)
     low = tl.min(tl.where(inside, keys, 0xFFFFFFFF), axis=0).to(tl.int64)
     high = tl.max(keys, axis=0).to(tl.int64)
     while low < high:
         width = high - low
-        first = low + (width + 3) // 4
-        second = low + (width + 1) // 2
-        third = low + (3 * width + 3) // 4
-        reached = (keys >= first.to(tl.uint32)).to(tl.int64)
-        reached += (keys >= second.to(tl.uint32)).to(tl.int64) << 21
-        reached += (keys >= third.to(tl.uint32)).to(tl.int64) << 42
-        counts = tl.sum(reached, axis=0)
-        of_first, of_second, of_third = counts & 0x1FFFFF, (counts >> 21) & 0x1FFFFF, counts >> 42
-        bottom = tl.where(of_third >= count, third, tl.where(of_second >= count, second, first))
-        bottom = tl.where(of_first >= count, bottom, low)
-        top = tl.where(of_first < count, first, tl.where(of_second < count, second, third)) - 1
-        top = tl.where(of_third >= count, high, top)
-        met = tl.where(of_third >= count, of_third, tl.where(of_second >= count, of_second, of_first))
+        first = low + ((width * 21845) >> 16) + 1
+        second = low + ((width * 43690) >> 16) + 1
+        reached = (keys >= first.to(tl.uint32)).to(tl.uint32)
+        reached += (keys >= second.to(tl.uint32)).to(tl.uint32) << 16
+        counts = tl.sum(reached, axis=0).to(tl.uint32)
+        of_first, of_second = (counts & 0xFFFF).to(tl.int32), (counts >> 16).to(tl.int32)
+        bottom = tl.where(of_second >= count, second, tl.where(of_first >= count, first, low))
+        top = tl.where(of_second >= count, high, tl.where(of_first >= count, second - 1, first - 1))
+        met = tl.where(of_second >= count, of_second, of_first)
         low = bottom
         high = tl.where(met == count, bottom, top)
     return low.to(tl.uint32)
@@ -89,6 +87,7 @@ def select_best(
     line, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = first_row + line
     visible = tl.load(visible_pointer + row).to(tl.int32)
+    table_pointer += tl.load(sequence_pointer + row) * table_stride
     length = length_of(visible, CHUNK, COUNT, LEVEL, MODE, SIZE, CANDIDATES)
     number = tl.arange(0, CHUNK)
     here = tl.minimum(length - part * CHUNK, CHUNK)
@@ -125,8 +124,7 @@ def select_best(
             unused = (rest >= tl.sum(taken.to(tl.int32), axis=0)) & (rest < COUNT)
             tl.store(entries_pointer + row * COUNT + rest, rest * 0 - 1, mask=unused)
             if MODE != BLOCKS:
-                table = table_pointer + tl.load(sequence_pointer + row) * table_stride
-                page = tl.load(table + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
+                page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
                 slot = page * PER_BLOCK + item % PER_BLOCK
                 tl.store(places_pointer + row * COUNT + place, slot, mask=taken)
                 tl.store(places_pointer + row * COUNT + rest, rest * 0 - 1, mask=unused)
