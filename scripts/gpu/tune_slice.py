@@ -115,7 +115,7 @@ def compile_all(trials: list[Trial]) -> None:
 
 
 def compiled_mark(trials: list[Trial]) -> Path:
-    """A file in the compiler's cache that says these kernels are there: walking to each takes half a minute."""
+    """A file in the compiler's cache: these kernels are there. Walking to each takes half a minute."""
     sources = [path.read_bytes() for path in sorted(Path(experts.__file__).parent.glob("*.py"))]
     name = hashlib.sha256(repr((trials, sources)).encode()).hexdigest()[:16]
     return Path(os.environ.get("TRITON_CACHE_DIR", tempfile.gettempdir())) / f"compiled_{name}"
