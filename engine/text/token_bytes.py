@@ -40,10 +40,10 @@ def spelled_bytes(token: str) -> bytes:
     return token.encode()
 
 
-class WholeTexts(dict[int, str]):
+class WholeTexts(dict[int, str | None]):
     """The text of every id whose bytes are whole characters, found when first asked for.
 
-    `KeyError` for all others: parts of characters, bytes that are none, ids that are no token.
+    None for all others: parts of characters, bytes that are none, ids that are no token.
     """
 
     __slots__ = ("_pieces",)
@@ -51,12 +51,14 @@ class WholeTexts(dict[int, str]):
     def __init__(self, pieces: tuple[bytes, ...]) -> None:
         self._pieces = pieces
 
-    def __missing__(self, token_id: int) -> str:
-        if 0 <= token_id < len(self._pieces):
-            with suppress(UnicodeDecodeError):
-                text = self[token_id] = self._pieces[token_id].decode()
-                return text
-        raise KeyError(token_id)
+    def __missing__(self, token_id: int) -> str | None:
+        if not 0 <= token_id < len(self._pieces):
+            return None
+        text = None
+        with suppress(UnicodeDecodeError):
+            text = self._pieces[token_id].decode()
+        self[token_id] = text
+        return text
 
 
 class TokenBytes:
