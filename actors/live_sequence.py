@@ -54,7 +54,7 @@ class LiveSequence:
         self.request, self.siblings, self.channel, self.text = request, siblings, channel, text
         self.key, self.choice = request.key, request.choice
         self.include_stop, self.logprobs = request.params.include_stop, request.params.logprobs
-        self.plain = self.logprobs < 0 and not request.params.stop  # its rows are text and nothing else
+        self.plain = text.plain if self.logprobs < 0 else None  # makes the text, where a row needs no more
         self.output = self.cached = self.preemptions = 0
         self.accept_lengths = [0] * (1 + draft_tokens)  # how often so many drafts of a step were accepted
         self.verify_lengths = [0] * (1 + draft_tokens)

@@ -11,7 +11,7 @@ Invariant: a key is in `_live` exactly while its choice has had no terminal even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
@@ -177,8 +177,8 @@ class Output(Actor[Accepted]):
             if live is None:
                 continue
             try:
-                if live.plain and row < decodes and rows.finish[row] == RUNNING:
-                    self._plain_row(live, rows, row)
+                if live.plain is not None and row < decodes and rows.finish[row] == RUNNING:
+                    self._plain_row(live, live.plain, rows, row)
                 else:
                     self._row(live, rows, row, now)
             except Exception as error:  # in one request's text: that request's error
@@ -208,14 +208,16 @@ class Output(Actor[Accepted]):
             live.channel.describe_prompt(live.choice, scores.result())
             live.prompt_scores = None
 
-    def _plain_row(self, live: LiveSequence, rows: CommitRows, row: int) -> None:
+    def _plain_row(
+        self, live: LiveSequence, text_of: Callable[[list[int]], str], rows: CommitRows, row: int
+    ) -> None:
         """A decode row that ends nothing, of a sequence without stop strings and logprobs."""
         token_ids = rows.tokens[row]
         del token_ids[rows.counts[row] :]
         live.output += len(token_ids)
         live.accept_lengths[rows.accepted[row]] += 1
         live.verify_lengths[rows.drafted[row]] += 1
-        if live.channel.write(live.choice, live.text.push(token_ids)[0], token_ids):
+        if live.channel.write(live.choice, text_of(token_ids), token_ids):
             self._coalesced(live)
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:

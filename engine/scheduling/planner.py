@@ -122,18 +122,18 @@ class SchedulingCore(Admitting):
             due, soon, needed = self._due(rows), list[int](), growth.size
             lacking = len(self._saves.unprovided(due))
             candidates = [] if work.preempted else self._candidates(rows.budget)
-            if needed or lacking or candidates:
-                more, soon = near_boundaries(self.ledger, self._saves, rows, due)
-                if more.size:
-                    slots = np.concatenate([slots, more])
-                    growth = np.concatenate([growth, np.ones_like(more)])
-            promised = max(self._outlook.future_blocks() - int(growth.sum()), 0) if candidates else 0
-            demand = self._demand(growth, lacking + len(soon), candidates, promised, growth.size - needed)
-            if not demand.asks:
-                yield from self._send(demand)
+            if not (needed or lacking or candidates):
+                yield from self._give_back()
                 granted = EMPTY
                 break
-            grant = yield demand
+            more, soon = near_boundaries(self.ledger, self._saves, rows, due)
+            if more.size:
+                slots = np.concatenate([slots, more])
+                growth = np.concatenate([growth, np.ones_like(more)])
+            promised = max(self._outlook.future_blocks() - int(growth.sum()), 0) if candidates else 0
+            grant = yield self._demand(
+                growth, lacking + len(soon), candidates, promised, growth.size - needed
+            )
             assert grant is not None
             granted = grant.snapshot_slots
             served = slots[: grant.grown]
@@ -227,11 +227,6 @@ class SchedulingCore(Admitting):
     def _give_back(self) -> Planning:
         if self._returns:
             yield self._demand(EMPTY, 0, [], 0)
-        return None
-
-    def _send(self, demand: Demand) -> Planning:
-        if demand.released.size or demand.returned_snapshots.size or demand.closed:
-            yield demand
         return None
 
     # Committing.

@@ -7,7 +7,7 @@ requests that have stop strings and only once these may match (`min_tokens`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..types import ResolvedParams
 from .detokenizer import Detokenizer
@@ -23,6 +23,13 @@ class OutputText:
         self._unmatched = params.min_output  # tokens to come in which no stop string is looked for
         self.stopped = False
         """Whether a stop string ended the text; nothing is shown afterwards."""
+
+    @property
+    def plain(self) -> Callable[[Sequence[int]], str] | None:
+        """The shorter `push` of a text that no stop string can end: all tokens count. None for others."""
+        if self._matcher is not None:
+            return None
+        return _no_text if self._detokenizer is None else self._detokenizer.push
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """The text these tokens release, and how many of them count: all, unless a stop string ends one."""
@@ -52,3 +59,7 @@ class OutputText:
         """The output ended: what was held back, and U+FFFD for half a character."""
         tail = "" if self._detokenizer is None else self._detokenizer.finish()
         return tail if self._matcher is None else self._matcher.push(tail) + self._matcher.finish()
+
+
+def _no_text(token_ids: Sequence[int]) -> str:
+    return ""

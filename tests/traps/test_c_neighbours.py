@@ -229,7 +229,8 @@ async def test_c8_an_error_in_one_requests_text_ends_that_request() -> None:
         def failing(requests: Any, channel: Any) -> None:
             opened(requests, channel)
             if requests[0].label == "bad":
-                output._live[requests[0].key].text.push = None  # type: ignore[method-assign, assignment]
+                live = output._live[requests[0].key]
+                live.plain = live.text.push = None  # type: ignore[method-assign, assignment]
 
         output._opened = failing  # type: ignore[method-assign]
         params = SamplingParams(temperature=0, max_tokens=30, n=2)
