@@ -158,7 +158,8 @@ class Output(Actor[Accepted]):
             if commit.prompt_scores is not None:
                 self._gather_prompt_scores(commit)
         self._totals.steps += len(commits)
-        steps, newest = [CommitRows(commit) for commit in commits], commits[-1].step
+        steps = [CommitRows(commit, joins=number > 0) for number, commit in enumerate(commits)]
+        newest = commits[-1].step
         count, at_once = len(steps[0].keys), max(1, ROWS_AT_ONCE // len(steps))
         for first in range(0, count, at_once):
             if first and len(self.mailbox) < FAR_BEHIND:
@@ -218,7 +219,7 @@ class Output(Actor[Accepted]):
         live.accept_lengths[rows.accepted[row]] += 1
         live.verify_lengths[rows.drafted[row]] += 1
         if live.channel.write(live.choice, text_of(token_ids), token_ids):
-            self._coalesced(live)
+            self._coalesced(live, rows)
 
     def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
@@ -251,12 +252,12 @@ class Output(Actor[Accepted]):
         elif finish != RUNNING:
             self._end(live, FinishReason.STOP if finish == STOP else FinishReason.LENGTH, now)
         if late:
-            self._coalesced(live)
+            self._coalesced(live, rows)
 
-    def _coalesced(self, live: LiveSequence) -> None:
-        """Its reader had not read what came before."""
+    def _coalesced(self, live: LiveSequence, rows: CommitRows) -> None:
+        """Its reader had not read what came before: is it slow, or had it no turn?"""
         self._totals.coalesced_deltas += 1
-        if self._most_unread is None or live.key not in self._live:
+        if self._most_unread is None or rows.joins or live.key not in self._live:
             return
         unread = live.channel.unread_tokens
         if unread >= self._most_unread:

@@ -42,7 +42,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "spec_decode_num_draft_tokens": ("drafted_tokens", "Draft tokens verified."),
     "spec_decode_num_accepted_tokens": ("accepted_tokens", "Draft tokens accepted."),
     "num_preemptions": ("preemptions", "Sequences preempted."),
-    "coalesced_deltas": ("coalesced_deltas", "Deltas merged because their reader was slow."),
+    "coalesced_deltas": ("coalesced_deltas", "Deltas merged with one that was not read yet."),
 }
 SPECULATION: dict[str, tuple[str, str]] = {
     "spec_decode_num_drafts_made": ("drafted", "Draft tokens made, verified or not."),

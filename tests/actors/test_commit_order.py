@@ -86,6 +86,15 @@ async def test_streams_give_way_while_the_device_waits(overlap: bool) -> None:
         assert told[-1].any_finish
 
 
+async def test_a_reader_that_had_no_turn_is_not_slow() -> None:
+    async with open_hashed(slow_reader="abort", unread_tokens=2) as engine:
+        sampler = engine._host.wiring.sampler
+        sampler._to_scheduler = Late(sampler._to_scheduler)
+        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        exact(await engine.generate(prompt_of(9), params), prompt_of(9), params)
+        assert engine.stats().coalesced_deltas > 10
+
+
 async def test_an_admission_after_a_preemption_goes_last() -> None:
     """The output actor drops the token that a returning sequence draws again; it must not be an older one."""
     knobs: dict[str, Any] = {"kv_blocks": 36, "snapshot_slots": 3, "acceptance": "rejection", "verify": "all"}
