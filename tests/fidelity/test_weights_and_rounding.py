@@ -1,4 +1,4 @@
-"""How matrices are kept changes no text; rounding as the published engine does is that model, in an engine."""
+"""How matrices are kept changes no text; rounding as the published engine does is that model in an engine."""
 
 from __future__ import annotations
 
