@@ -2,12 +2,12 @@
 
     python scripts/gpu/tune_slice.py STEP,STEP,... VARIANT ... [/ STEP,... VARIANT ...]
 
-A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`: `early=1` (`early_start`),
+A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`:
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
 numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `slab=ROWS,WARPS` of hyper-connections,
 `chunk=CHUNK,WARPS` of a selection.
 
-Variants are compiled in parallel first. Kernels that overlap count twice in the times by kernel.
+Variants are compiled in parallel first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from benchmarks.gpu_slice_model import BF16, DEVICE, slice_config, slice_weights
 from stepahead.devices.kernels.selection import triton_operations
 from stepahead.devices.kernels.triton import (
     attention,
-    early_start,
     experts,
     hyper_connections,
     indexer,
@@ -44,7 +43,7 @@ from stepahead.engine.model.v41.rows import BLOCK_TOKENS
 PRESENT = {
     (module, name): getattr(module, name)
     for module, name in (
-        (early_start, "ENABLED"), (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
+        (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
         (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "CHUNK"),
         (indexer, "_warps"), (hyper_connections, "ROWS"), (hyper_connections, "SLAB_WARPS"),
     )
@@ -65,9 +64,7 @@ def use(variant: str) -> None:
     for setting in variant.split("+"):
         key, _, text = setting.partition("=")
         numbers = tuple(int(number) for number in text.split(",")) if text else ()
-        if key == "early":
-            early_start.ENABLED = numbers[0]
-        elif key == "stream":
+        if key == "stream":
             products._shape = always(products._Shape(*numbers))
         elif key == "parts":
             products._PROGRAMS, products.LEAST_COLUMNS = numbers

@@ -1,6 +1,6 @@
 """Time the opening of a sublayer with other tile sizes: what `hyper_connections.py` has its constants from.
 
-    python scripts/gpu/tune_streams.py early narrow wide finish
+    python scripts/gpu/tune_streams.py narrow wide finish
 
 Prints microseconds of `expand_and_open` by configuration and number of rows, and for the present one the time
 of each of its launches.
@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-from functools import partial
 
 import torch
 from kernels_streams import BUILT_IN, FULL, Sublayer
-from measuring import DEVICE, microseconds
+from measuring import microseconds
 
-from stepahead.devices.kernels.triton import early_start
 from stepahead.devices.kernels.triton import hyper_connections as kernels
 
 GRIDS = {
@@ -35,20 +33,6 @@ def launches(sublayer: Sublayer) -> None:
         torch.cuda.synchronize()
     for event in profiler.key_averages():
         print(f"  {event.key[:40]:40} {event.device_time_total / event.count:8.2f} us")
-
-
-def early_or_late() -> None:
-    """Behind a small product, as in a step: with and without the early start."""
-    for rows in ROWS["narrow"]:
-        sublayer = Sublayer(rows, BUILT_IN, torch.bfloat16)
-        weight = torch.randn(256, 256, device=DEVICE).to(torch.bfloat16)
-        pair = [partial(torch.mm, sublayer.output, weight), sublayer.expand_and_open]
-        for early in (False, True):
-            early_start.ENABLED = int(early)
-            before = [x.clone() for x in sublayer.expand_and_open()]
-            times = [2 * microseconds(pair, repeats=20) for _ in range(3)]
-            same = all(torch.equal(a, b) for a, b in zip(before, sublayer.expand_and_open(), strict=True))
-            print(rows, "rows", "early" if early else "late", *(f"{time:.2f}" for time in times), same)
 
 
 def tune(which: str) -> None:
@@ -77,10 +61,7 @@ def main() -> None:
     with torch.inference_mode():
         for which in sys.argv[1:]:
             print(which, flush=True)
-            if which == "early":
-                early_or_late()
-            else:
-                tune(which)
+            tune(which)
 
 
 if __name__ == "__main__":

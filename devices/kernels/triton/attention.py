@@ -30,7 +30,6 @@ from .attention_few import attend_few
 from .attention_halves import attend_halves, turn_queries
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
 from .codes import wide_dot
-from .early_start import early, follow
 from .launching import INTERPRETED, power_of_two
 
 
@@ -85,10 +84,9 @@ def _attend(
     sink_pointer, out_pointer, part_value_pointer, part_top_pointer, part_total_pointer, scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
     ENTRIES_PADDED: tl.constexpr, HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of heads, splits, rows (neighbours in time share a row's keys in the cache)."""
-    follow(EARLY)
     head = tl.program_id(0) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
     split = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
@@ -143,10 +141,8 @@ def _attend(
 def _join(
     part_value_pointer, part_top_pointer, part_total_pointer, sink_pointer, turns_pointer, out_pointer,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, SPLITS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: partial results in the order of their keys."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) + tl.arange(0, 1)
     column = tl.arange(0, DIM)
@@ -220,7 +216,7 @@ def _attend_to(
     window, entries, rotary = keys.window_places.shape[1], keys.entries, turns.shape[1]
     fixed = {
         "HEADS": heads, "DIM": dim, "ROTARY": rotary, "WINDOW": window, "ENTRIES": entries,
-        "ROUND": rounded, "ASSEMBLY": not INTERPRETED, **early(),
+        "ROUND": rounded, "ASSEMBLY": not INTERPRETED,
     }  # fmt: skip
     few = power_of_two(max(window + entries, 16))
     if few <= (KEY_TILE if rounded else FEW_KEYS) and dim <= 128 and heads <= 16:
@@ -233,7 +229,6 @@ def _attend_to(
         turned, (tile, stages) = torch.empty_like(query), HALVES
         turn_queries[(rows, triton.cdiv(heads, 16))](
             query, turns, turned, HEADS=heads, DIM=dim, ROTARY=rotary, HEAD_BLOCK=16, num_warps=4,
-            **early(),
         )  # fmt: skip
         attend_halves[(2, triton.cdiv(heads, 64), rows)](
             turned, turns, *keys[:4], sink_heads, out, scale, ENTRIES_PADDED=power_of_two(entries),
@@ -249,7 +244,7 @@ def _attend_to(
     if splits > 1:
         _join[(rows, heads)](
             *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, SPLITS=splits,
-            num_warps=4 if dim > 128 else 1, **early(),
+            num_warps=4 if dim > 128 else 1,
         )  # fmt: skip
     return out
 

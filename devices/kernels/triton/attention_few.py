@@ -11,7 +11,6 @@ import triton.language as tl
 
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
 from .codes import wide_dot
-from .early_start import follow
 
 
 @triton.jit
@@ -19,13 +18,12 @@ def attend_few(
     query_pointer, turns_pointer, window_pointer, window_places_pointer, entry_pointer, entry_places_pointer,
     sink_pointer, out_pointer, scale, HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr, KEYS: tl.constexpr,
-    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """All heads of a row over all of its keys at once, where they are no more than a tile.
 
     Keys of both pools come in one gather, so nothing waits for a loop.
     """
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS_PADDED)
     column = tl.arange(0, DIM)

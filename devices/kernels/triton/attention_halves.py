@@ -17,16 +17,14 @@ import triton.language as tl
 
 from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
 from .codes import wide_dot
-from .early_start import follow
 
 
 @triton.jit
 def turn_queries(
     query_pointer, turns_pointer, out_pointer, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Queries at their position: both halves read all of them. Grid: rows, blocks of heads."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
     column = tl.arange(0, DIM)
@@ -80,10 +78,9 @@ def attend_halves(
     sink_pointer, out_pointer, scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
     ENTRIES_PADDED: tl.constexpr, HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr,
-    ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: halves, blocks of heads, rows: neighbours in time share a row's keys in the cache."""
-    follow(EARLY)
     half = tl.program_id(0)
     row = tl.program_id(2).to(tl.int64)
     head = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)

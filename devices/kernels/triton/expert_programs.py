@@ -20,7 +20,6 @@ from .codes import (
     fp8_round_trip,
     scale_places,
 )
-from .early_start import follow
 
 
 @triton.jit
@@ -79,14 +78,13 @@ def _add_product(sums, even, odd, x_even, x_odd, FORMAT: tl.constexpr, ASSEMBLY:
 
 @triton.jit
 def _rows_of_tile(
-    order_ptr, shares_ptr, first, count, offset: tl.constexpr, HEIGHT: tl.constexpr, TOP_K: tl.constexpr,
-    ROUTED: tl.constexpr,
+    order_ptr, shares_ptr, first, count, HEIGHT: tl.constexpr, TOP_K: tl.constexpr, ROUTED: tl.constexpr
 ):  # fmt: skip
-    """Of some lanes of a tile: input row, hidden row, share, output row, and whether there is such a row.
+    """Of the lanes of a tile: input row, hidden row, share, output row, and whether there is such a row.
 
     Lanes without a row repeat the last one. A pick's outputs lie behind the shared expert's of its row.
     """
-    lane = offset + tl.arange(0, HEIGHT)
+    lane = tl.arange(0, HEIGHT)
     place = first + tl.minimum(lane, count - 1)
     if ROUTED:
         pick = tl.load(order_ptr + place)
@@ -121,13 +119,12 @@ def _store_hidden(
 def _gate_up_tile(
     x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
-    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
+    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the hidden activations of up to `HEIGHT + EXTRA` rows of one expert.
+    """Some columns of the hidden activations of up to `HEIGHT` rows of one expert.
 
-    Gate and up projection are the halves of one factor. Heights are powers of two; two of them let a weight
-    that is expanded once serve 96 rows.
+    Gate and up projection are the halves of one factor: fewer, larger steps for the matrix units.
     """
     column = block * WIDTH + tl.arange(0, WIDTH)
     bytes_per_row: tl.constexpr = DIM // 2 if FORMAT == MXFP4 else DIM
@@ -139,133 +136,20 @@ def _gate_up_tile(
         scales_ptr + expert.to(tl.int64) * (2 * scale_rows * (DIM // 32)),
         weight_row, DIM, STEP, FORMAT, WORDS,
     )  # fmt: skip
-    row, place, share, _, exists = _rows_of_tile(
-        order_ptr, shares_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED
-    )
-    first_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
+    row, place, share, _, exists = _rows_of_tile(order_ptr, shares_ptr, first, count, HEIGHT, TOP_K, ROUTED)
+    input_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
     sums = tl.zeros((2 * WIDTH, HEIGHT), tl.float32)
-    if EXTRA:
-        row, more_place, more_share, _, more_exist = _rows_of_tile(
-            order_ptr, shares_ptr, first, count, HEIGHT, EXTRA, TOP_K, ROUTED
-        )
-        more_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
-        more_sums = tl.zeros((2 * WIDTH, EXTRA), tl.float32)
     step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
     scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
     for _ in range(0, DIM, STEP):
-        x_even, x_odd = _inputs(first_ptr, DIM // 2, FORMAT)
+        x_even, x_odd = _inputs(input_ptr, DIM // 2, FORMAT)
         even, odd = _weights(weight_ptr, scales_ptr, x_even, FORMAT, ASSEMBLY)
         sums = _add_product(sums, even, odd, x_even, x_odd, FORMAT, ASSEMBLY)
-        if EXTRA:
-            more_even, more_odd = _inputs(more_ptr, DIM // 2, FORMAT)
-            more_sums = _add_product(more_sums, even, odd, more_even, more_odd, FORMAT, ASSEMBLY)
-            more_ptr += step
-        first_ptr += step
+        input_ptr += step
         weight_ptr += step
         scales_ptr += scale_unit
     PART: tl.constexpr = ROUTED and FORMAT == MXFP4
     _store_hidden(sums, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
-    if EXTRA:
-        _store_hidden(
-            more_sums, more_share, hidden_ptr, more_place, more_exist, column, limit, INNER, PART, ROUND
-        )
-
-
-@triton.jit
-def _store_apart(
-    gate, up, share, hidden_ptr, place, exists, column, limit, INNER: tl.constexpr, PART: tl.constexpr,
-    ROUND: tl.constexpr,
-):  # fmt: skip
-    gate = tl.minimum(gate, limit)
-    up = tl.minimum(tl.maximum(up, -limit), limit)
-    hidden = tl.trans(gate * tl.sigmoid(gate) * up) * share[:, None]
-    dtype = hidden_ptr.dtype.element_ty
-    if ROUND:
-        hidden = fp8_round_trip(hidden.to(dtype).to(tl.float32), hidden.shape[1] // 32)
-    if PART:
-        column = column % 2 * (INNER // 2) + column // 2
-    place = place.to(tl.int64)[:, None] * INNER + column[None, :]
-    tl.store(hidden_ptr + place, hidden.to(dtype), mask=exists[:, None])
-
-
-@triton.jit
-def _gate_up_apart(
-    x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
-    TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
-    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
-):  # fmt: skip
-    """Some columns of the hidden activations of up to `HEIGHT + EXTRA` rows of one expert.
-
-    Heights are powers of two; two of them let a weight that is expanded once serve 96 rows.
-    """
-    column = block * WIDTH + tl.arange(0, WIDTH)
-    bytes_per_row: tl.constexpr = DIM // 2 if FORMAT == MXFP4 else DIM
-    scale_rows: tl.constexpr = INNER // 32 if FORMAT == FP8_BLOCK else INNER
-    weight_ptr += expert.to(tl.int64) * (2 * INNER * bytes_per_row)
-    scales_ptr += expert.to(tl.int64) * (2 * scale_rows * (DIM // 32))
-    gate_ptr, gate_scales_ptr = _weight_places(weight_ptr, scales_ptr, column, DIM, STEP, FORMAT, WORDS)
-    weight_ptr += INNER * bytes_per_row
-    scales_ptr += scale_rows * (DIM // 32)
-    up_ptr, up_scales_ptr = _weight_places(weight_ptr, scales_ptr, column, DIM, STEP, FORMAT, WORDS)
-    row, place, share, _, exists = _rows_of_tile(
-        order_ptr, shares_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED
-    )
-    first_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
-    gate = tl.zeros((WIDTH, HEIGHT), tl.float32)
-    up = tl.zeros((WIDTH, HEIGHT), tl.float32)
-    if EXTRA:
-        row, more_place, more_share, _, more_exist = _rows_of_tile(
-            order_ptr, shares_ptr, first, count, HEIGHT, EXTRA, TOP_K, ROUTED
-        )
-        more_ptr = x_ptr + _input_places(row, DIM, STEP, FORMAT)
-        more_gate = tl.zeros((WIDTH, EXTRA), tl.float32)
-        more_up = tl.zeros((WIDTH, EXTRA), tl.float32)
-    step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
-    scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
-    for _ in range(0, DIM, STEP):
-        x_even, x_odd = _inputs(first_ptr, DIM // 2, FORMAT)
-        even, odd = _weights(gate_ptr, gate_scales_ptr, x_even, FORMAT, ASSEMBLY)
-        gate = _add_product(gate, even, odd, x_even, x_odd, FORMAT, ASSEMBLY)
-        if EXTRA:
-            more_even, more_odd = _inputs(more_ptr, DIM // 2, FORMAT)
-            more_gate = _add_product(more_gate, even, odd, more_even, more_odd, FORMAT, ASSEMBLY)
-            more_ptr += step
-        even, odd = _weights(up_ptr, up_scales_ptr, x_even, FORMAT, ASSEMBLY)
-        up = _add_product(up, even, odd, x_even, x_odd, FORMAT, ASSEMBLY)
-        if EXTRA:
-            more_up = _add_product(more_up, even, odd, more_even, more_odd, FORMAT, ASSEMBLY)
-        first_ptr += step
-        gate_ptr += step
-        up_ptr += step
-        gate_scales_ptr += scale_unit
-        up_scales_ptr += scale_unit
-    PART: tl.constexpr = ROUTED and FORMAT == MXFP4
-    _store_apart(gate, up, share, hidden_ptr, place, exists, column, limit, INNER, PART, ROUND)
-    if EXTRA:
-        _store_apart(
-            more_gate, more_up, more_share, hidden_ptr, more_place, more_exist, column, limit, INNER, PART,
-            ROUND,
-        )  # fmt: skip
-
-
-@triton.jit
-def _gate_up_any(
-    x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr, limit,
-    TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, ROUND: tl.constexpr,
-    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, APART: tl.constexpr,
-):  # fmt: skip
-    if APART:
-        _gate_up_apart(
-            x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr,
-            limit, TOP_K, DIM, INNER, FORMAT, ROUND, ROUTED, HEIGHT, EXTRA, WIDTH, STEP, WORDS, ASSEMBLY,
-        )  # fmt: skip
-    else:
-        _gate_up_tile(
-            x_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block, hidden_ptr,
-            limit, TOP_K, DIM, INNER, FORMAT, ROUND, ROUTED, HEIGHT, EXTRA, WIDTH, STEP, WORDS, ASSEMBLY,
-        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
@@ -276,12 +160,11 @@ def gate_up(
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, ROUND: tl.constexpr,
     HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SHARED_WIDTH: tl.constexpr,
     STEP: tl.constexpr, SHARED_STEP: tl.constexpr, WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr,
-    ASSEMBLY: tl.constexpr, EARLY: tl.constexpr, APART: tl.constexpr, WHOLE: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = INNER // WIDTH
     program = tl.program_id(0)
     input_ptr = parted_ptr if FORMAT == MXFP4 else x_ptr
-    follow(EARLY)
     if program < tiles * blocks:
         tile, block = program // blocks, program % blocks
         count, first, expert = (
@@ -291,31 +174,17 @@ def gate_up(
         )
         low: tl.constexpr = 64 if HEIGHT > 64 else HEIGHT
         if (count > 0) & (count <= low):
-            _gate_up_any(
+            _gate_up_tile(
                 input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 0, WIDTH, STEP, WORDS,
-                ASSEMBLY, APART,
+                hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, WIDTH, STEP, WORDS,
+                ASSEMBLY,
             )  # fmt: skip
-        if WHOLE and low < HEIGHT:  # noqa: SIM102
+        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if count > low:
-                _gate_up_any(
+                _gate_up_tile(
                     input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, HEIGHT, 0, WIDTH, STEP,
-                    WORDS, ASSEMBLY, APART,
-                )  # fmt: skip
-        if not WHOLE and low < HEIGHT:  # noqa: SIM102 - decided when compiling
-            if (count > low) & (count <= low + 32):
-                _gate_up_any(
-                    input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 32, WIDTH, STEP,
-                    WORDS, ASSEMBLY, APART,
-                )  # fmt: skip
-        if not WHOLE and low + 32 < HEIGHT:  # noqa: SIM102
-            if count > low + 32:
-                _gate_up_any(
-                    input_ptr, order_ptr, shares_ptr, first, count, weight_ptr, scales_ptr, expert, block,
-                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, low, 64, WIDTH, STEP,
-                    WORDS, ASSEMBLY, APART,
+                    hidden_ptr, limit, TOP_K, DIM, INNER, FORMAT, ROUND, True, HEIGHT, WIDTH, STEP,
+                    WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
         shared_blocks: tl.constexpr = SHARED_INNER // SHARED_WIDTH
@@ -323,10 +192,10 @@ def gate_up(
         first = program // shared_blocks * SHARED_HEIGHT
         # Behind the hidden rows of all picks, which may be wider or narrower than those of the shared expert.
         hidden_ptr += rows.to(tl.int64) * (TOP_K * INNER)
-        _gate_up_any(
+        _gate_up_tile(
             x_ptr, order_ptr, shares_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
             program % shared_blocks, hidden_ptr, limit, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, ROUND, False,
-            SHARED_HEIGHT, 0, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY, APART,
+            SHARED_HEIGHT, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 
@@ -334,7 +203,7 @@ def gate_up(
 def _down_tile(
     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
-    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, EXTRA: tl.constexpr, WIDTH: tl.constexpr,
+    ROUTED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     column = block * WIDTH + tl.arange(0, WIDTH)
@@ -344,32 +213,20 @@ def _down_tile(
     scales_ptr += expert.to(tl.int64) * (scale_rows * (INNER // 32))
     weight_ptr, scales_ptr = _weight_places(weight_ptr, scales_ptr, column, INNER, STEP, FORMAT, WORDS)
     # Shares were applied to the hidden activations: any readable memory does in their place here.
-    _, place, _, out, exists = _rows_of_tile(order_ptr, out_ptr, first, count, 0, HEIGHT, TOP_K, ROUTED)
+    _, place, _, out, exists = _rows_of_tile(order_ptr, out_ptr, first, count, HEIGHT, TOP_K, ROUTED)
     input_ptr = hidden_ptr + _input_places(place, INNER, STEP, FORMAT)
     sums = tl.zeros((WIDTH, HEIGHT), tl.float32)
-    if EXTRA:
-        _, place, _, more_out, more_exist = _rows_of_tile(
-            order_ptr, out_ptr, first, count, HEIGHT, EXTRA, TOP_K, ROUTED
-        )
-        more_ptr = hidden_ptr + _input_places(place, INNER, STEP, FORMAT)
-        more_sums = tl.zeros((WIDTH, EXTRA), tl.float32)
     step: tl.constexpr = STEP // 2 if FORMAT == MXFP4 else STEP
     scale_unit: tl.constexpr = STEP // (128 if WORDS else 32)
     for _ in range(0, INNER, STEP):
         x_even, x_odd = _inputs(input_ptr, INNER // 2, FORMAT)
         even, odd = _weights(weight_ptr, scales_ptr, x_even, FORMAT, ASSEMBLY)
         sums = _add_product(sums, even, odd, x_even, x_odd, FORMAT, ASSEMBLY)
-        if EXTRA:
-            more_even, more_odd = _inputs(more_ptr, INNER // 2, FORMAT)
-            more_sums = _add_product(more_sums, even, odd, more_even, more_odd, FORMAT, ASSEMBLY)
-            more_ptr += step
         input_ptr += step
         weight_ptr += step
         scales_ptr += scale_unit
-    tl.store(out_ptr + out.to(tl.int64)[None, :] * DIM + column[:, None], sums, mask=exists[None, :])
-    if EXTRA:
-        more_out_ptr = out_ptr + more_out.to(tl.int64)[None, :] * DIM + column[:, None]
-        tl.store(more_out_ptr, more_sums, mask=more_exist[None, :])
+    out_ptr += out.to(tl.int64)[None, :] * DIM + column[:, None]
+    tl.store(out_ptr, sums.to(out_ptr.dtype.element_ty), mask=exists[None, :])
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
@@ -379,13 +236,11 @@ def down(
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, SHARED_WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr,
-    WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
-    WHOLE: tl.constexpr,
+    WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
     tile, block = program // blocks, program % blocks
-    follow(EARLY)
     if tile < tiles:
         count, first, expert = (
             tl.load(count_ptr + tile),
@@ -396,25 +251,13 @@ def down(
         if (count > 0) & (count <= low):
             _down_tile(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                TOP_K, DIM, INNER, FORMAT, True, low, 0, WIDTH, STEP, WORDS, ASSEMBLY,
+                TOP_K, DIM, INNER, FORMAT, True, low, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
-        if WHOLE and low < HEIGHT:  # noqa: SIM102
+        if low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if count > low:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    TOP_K, DIM, INNER, FORMAT, True, HEIGHT, 0, WIDTH, STEP, WORDS, ASSEMBLY,
-                )  # fmt: skip
-        if not WHOLE and low < HEIGHT:  # noqa: SIM102 - decided when compiling
-            if (count > low) & (count <= low + 32):
-                _down_tile(
-                    hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    TOP_K, DIM, INNER, FORMAT, True, low, 32, WIDTH, STEP, WORDS, ASSEMBLY,
-                )  # fmt: skip
-        if not WHOLE and low + 32 < HEIGHT:  # noqa: SIM102
-            if count > low + 32:
-                _down_tile(
-                    hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    TOP_K, DIM, INNER, FORMAT, True, low, 64, WIDTH, STEP, WORDS, ASSEMBLY,
+                    TOP_K, DIM, INNER, FORMAT, True, HEIGHT, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
         shared_blocks: tl.constexpr = DIM // SHARED_WIDTH
@@ -424,7 +267,7 @@ def down(
         _down_tile(
             hidden_ptr, order_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
             program % shared_blocks, out_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False, SHARED_HEIGHT,
-            0, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
+            SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 
@@ -447,17 +290,16 @@ def activate(gate_up_ptr, hidden_ptr, limit, INNER: tl.constexpr, ROUND: tl.cons
 @triton.jit
 def combine(
     partial_ptr, shared_ptr, out_ptr, DIM: tl.constexpr, COUNT: tl.constexpr, SHARED_STRIDE: tl.constexpr,
-    COLUMNS: tl.constexpr, EARLY: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """`shared_ptr`: the shared expert's, wherever it left them, `SHARED_STRIDE` from row to row."""
-    follow(EARLY)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < DIM
     row = tl.program_id(0).to(tl.int64)
     partial_ptr += row * (COUNT * DIM) + column
-    routed = tl.load(partial_ptr + DIM, mask=mask)
+    routed = tl.load(partial_ptr + DIM, mask=mask).to(tl.float32)
     for k in tl.static_range(2, COUNT):
-        routed += tl.load(partial_ptr + k * DIM, mask=mask)
+        routed += tl.load(partial_ptr + k * DIM, mask=mask).to(tl.float32)
     shared = tl.load(shared_ptr + row * SHARED_STRIDE + column, mask=mask).to(tl.float32)
     total = shared + routed
     tl.store(out_ptr + row * DIM + column, total.to(out_ptr.dtype.element_ty), mask=mask)

@@ -24,7 +24,6 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference.experts import Experts, Routing
 from . import expert_programs, products
 from .codes import FP8_BLOCK, MXFP4, PLAIN
-from .early_start import early
 from .launching import INTERPRETED, dividing_step, power_of_two
 from .routing import TiledRouting, sort_picks
 
@@ -63,14 +62,15 @@ def mix_experts(
     )
     inner, shared_inner = experts.gate_up.shape[1] // 2, experts.shared_gate_up.shape[0] // 2
     hidden = torch.empty(rows * (top_k * inner + shared_inner), dtype=x.dtype, device=x.device)
-    partial = torch.empty(rows, top_k + 1, dim, dtype=torch.float32, device=x.device)
     table, shape = tiles.expert.shape[0], _shape(x.dtype, tiles.height, rows, gate_up.format)
     shared_out = _shared_by_library(routing.inputs, experts, limit, quantized)
     shared_tiles = triton.cdiv(rows, shape.shared_height) if shared_out is None else 0
+    # What experts make of many rows is hundreds of megabytes: it is rounded, as the library's would be.
+    partial_dtype = torch.float32 if shared_out is None else x.dtype
+    partial = torch.empty(rows, top_k + 1, dim, dtype=partial_dtype, device=x.device)
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
-        "WHOLE": shape.whole,
     }  # fmt: skip
     # Activations are rounded by groups of 32.
     width = max(shape.gate_up_width // shape.shared_parts, 32 if quantized else 16)
@@ -79,8 +79,8 @@ def mix_experts(
         routing.inputs, routing.parted, tiles.order, tiles.expert, tiles.first, tiles.count, routing.shares,
         hidden, gate_up.payload, gate_up.scales, shared_gate_up.payload, shared_gate_up.scales, rows, table,
         limit, FORMAT=gate_up.format, SHARED_FORMAT=shared_gate_up.format, ROUND=quantized, WIDTH=width,
-        SHARED_WIDTH=shared_width, APART=shape.apart, **_steps(shape, dim, dim),
-        num_stages=shape.gate_up_stages, **common, **early(),
+        SHARED_WIDTH=shared_width, **_steps(shape, dim, dim),
+        num_stages=shape.gate_up_stages, **common,
     )  # fmt: skip
     width, shared_width = _widths(dim, dim, shape.down_width, shape.down_width // shape.shared_parts)
     expert_programs.down[(table * (dim // width) + shared_tiles * (dim // shared_width),)](
@@ -88,12 +88,12 @@ def mix_experts(
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
         SHARED_FORMAT=shared_down.format, WIDTH=width, SHARED_WIDTH=shared_width,
         num_stages=shape.down_stages,
-        **_steps(shape, inner, shared_inner), **common, **early(),
+        **_steps(shape, inner, shared_inner), **common,
     )  # fmt: skip
     columns = min(1024, power_of_two(dim))
     shared, stride = (partial, (top_k + 1) * dim) if shared_out is None else (shared_out, dim)
     expert_programs.combine[(rows, triton.cdiv(dim, columns))](
-        partial, shared, out, dim, top_k + 1, stride, columns, **early()
+        partial, shared, out, dim, top_k + 1, stride, columns
     )
     return out
 
@@ -142,8 +142,6 @@ class _Shape(NamedTuple):
     words: bool = False  # scales by fours: see `codes.scale_places`
     shared_words: bool = False
     shared_parts: int = 1  # programs of the shared expert have so many times fewer weight rows
-    apart: bool = False
-    whole: bool = False
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
@@ -155,6 +153,6 @@ def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:
     if form == PLAIN.value:
         return _Shape(32, 64, 64, 64, 16 if rows <= 512 else 64, 4, 3, 3)
     if height >= 32:
-        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True, shared_words=True, apart=True)
+        return _Shape(64, 128, 128, 128, 64, 4, 2, 2, words=True, shared_words=True)
     width, height, stages = 64 if rows > 4 else 32, 8 if rows <= 8 else 16, 4 if rows <= 4 else 3
     return _Shape(width, 64, 256, 256, height, 2, stages, 4, shared_parts=2)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
-from .early_start import early, follow
 from .mixing import add_product, balance, store_logits
 from .narrow_streams import open_narrow
 
@@ -118,11 +117,9 @@ def _open_slab(
     EXPANDS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """The first of two launches: partial sums `[rows, SLABS, PADDED]`, the contracted input before norm."""
     slab = tl.program_id(0)
-    follow(EARLY)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = slab * COLUMNS + tl.arange(0, COLUMNS)
     raw, squares, read = _slab(
@@ -160,13 +157,11 @@ def _finish(
     ITERATIONS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """The second launch. Grid: tiles of rows; the norm of the input, or coefficients, at the same time.
 
     A row is summed after the other, then the Sinkhorn iterations of all are done at once.
     """
-    follow(EARLY)
     first = tl.program_id(0) * ROWS
     if tl.program_id(1) == 0:
         column = tl.arange(0, COLUMNS)
@@ -305,7 +300,6 @@ def _open(
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
             *inputs, *finish, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
             WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
-            **early(),
         )  # fmt: skip
         return opened
     slabs = triton.cdiv(dim, SLAB)
@@ -323,12 +317,11 @@ def _open(
         ROWS=ROWS,
         COLUMNS=SLAB,
         num_warps=SLAB_WARPS,
-        **early(),
     )
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
     _finish[(triton.cdiv(rows, height), 2)](
         partial, squares, read, *finish, rows, hc_eps, norm_eps, DIM=dim, COPIES=copies, PADDED=padded,
         SLABS=slabs, SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations, ROWS=height,
-        COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS, **early(),
+        COLUMNS=triton.next_power_of_2(dim), num_warps=FINISH_WARPS,
     )  # fmt: skip
     return opened

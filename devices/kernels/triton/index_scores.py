@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from .codes import wide_dot
-from .early_start import follow
 from .forms import narrowed, round_pairs
 
 
@@ -68,12 +67,11 @@ def score_entries(
     table_pointer, chosen_pointer, scores_pointer, first_row, rows, table_stride, width, head_scale,
     HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
     FORM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: groups of rows from `first_row` on, shares of the entries. Scores `[rows - first_row, width]`
     are written below each row's visible entries only. With CANDIDATES blocks a row, ROWS is 1.
     """
-    follow(EARLY)
     begin_row = (first_row + tl.program_id(0) * ROWS).to(tl.int64)
     share, shares = tl.program_id(1), tl.num_programs(1)
     line = tl.arange(0, ROWS * HEADS_PADDED)
@@ -136,13 +134,11 @@ def score_blocks(
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     TILE: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """The best visible score of every block of entries, infinite for the block of the newest.
 
     Grid: rows from `first_row` on, tiles of blocks.
     """
-    follow(EARLY)
     line = tl.program_id(0).to(tl.int64)
     visible = tl.load(visible_pointer + first_row + line)
     block = tl.program_id(1) * TILE + tl.arange(0, TILE)

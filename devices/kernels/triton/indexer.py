@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..reference import indexer as reference
 from ..reference.indexer import Candidates, ChosenEntries, EntryView, IndexQuery
-from .early_start import early
 from .forms import FORM
 from .index_scores import score_blocks, score_entries
 from .launching import INTERPRETED, power_of_two
@@ -38,7 +37,7 @@ def visible_entries(view: EntryView) -> ChosenEntries:
         tile = min(power_of_two(width), 1024)
         list_visible[(rows, triton.cdiv(width, tile))](
             view.visible, view.rows.sequence, view.block_table, entries, places, view.block_table.stride(0),
-            width, TILE=tile, PER_BLOCK=view.per_block, num_warps=1 if tile <= 128 else 4, **early(),
+            width, TILE=tile, PER_BLOCK=view.per_block, num_warps=1 if tile <= 128 else 4,
         )  # fmt: skip
     return ChosenEntries(entries, places, None)
 
@@ -108,7 +107,7 @@ def _score(
         ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form], NARROW=query.narrow,
         PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
         CANDIDATES=listing.candidates if listed else 0, SIZE=listing.size, ASSEMBLY=not INTERPRETED,
-        num_warps=4 if padded * height < 128 else 8, num_stages=3, **early(),
+        num_warps=4 if padded * height < 128 else 8, num_stages=3,
     )  # fmt: skip
 
 
@@ -121,7 +120,7 @@ def _select_blocks(
     tile = min(256, power_of_two(blocks))
     score_blocks[(rows, triton.cdiv(blocks, tile))](
         scores, view.visible, best, first, width, blocks, SIZE=candidates.size,
-        SIZE_PADDED=power_of_two(candidates.size), TILE=tile, num_warps=4, **early(),
+        SIZE_PADDED=power_of_two(candidates.size), TILE=tile, num_warps=4,
     )  # fmt: skip
     listing = _Listing(BLOCKS.value, candidates.size, 1, None)
     _select(best, view, listing, chosen, chosen, first, candidates.most)
@@ -154,7 +153,7 @@ def _select(
             view.block_table, chosen, entries, places, first, width, parts * count,
             view.block_table.stride(0), COUNT=count, COUNT_PADDED=power_of_two(count), CHUNK=chunk,
             LEVEL=level, LAST=last, MODE=listing.mode, SIZE=listing.size, CANDIDATES=listing.candidates,
-            PER_BLOCK=view.per_block, num_warps=_warps(chunk), **early(),
+            PER_BLOCK=view.per_block, num_warps=_warps(chunk),
         )  # fmt: skip
         keys, numbers, width, level = next_keys, next_numbers, parts * count, level + 1
 

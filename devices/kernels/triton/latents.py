@@ -13,7 +13,6 @@ from torch import Tensor
 from ..reference import latents as reference
 from ..reference.quantization import Format
 from ..reference.rows import RingIndex
-from .early_start import early, follow
 from .forms import (
     FORM,
     load_pairs,
@@ -70,10 +69,9 @@ def _open_key(
 def _open_latents(
     projected_pointer, query_norm_pointer, key_norm_pointer, turns_pointer, latent_pointer, pool_pointer,
     store_pointer, staging, eps, RANK: tl.constexpr, RANK_PAIRS: tl.constexpr, DIM: tl.constexpr,
-    ROTARY: tl.constexpr, FORM: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
+    ROTARY: tl.constexpr, FORM: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows, then latent or key. Branches of one kernel cannot give a name two shapes, functions can."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     projected = projected_pointer + row * (RANK + DIM)
     if tl.program_id(1) == 0:
@@ -108,9 +106,8 @@ def _finish_vector(
 @triton.jit
 def _store_vector(
     projected_pointer, norm_pointer, turns_pointer, latent_pointer, pool_pointer, store_pointer, eps,
-    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr, LATENT: tl.constexpr, EARLY: tl.constexpr,
+    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr, LATENT: tl.constexpr,
 ):  # fmt: skip
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, DIM // 2)
     even, odd = load_pairs(projected_pointer + row * DIM, pair, pair < DIM // 2)
@@ -137,11 +134,10 @@ def _member(pair, place, staging, value_gate_pointer, group_pool_pointer, DIM: t
 def _store_pooled(
     value_gate_pointer, group_pool_pointer, members_pointer, keep_pointer, norm_pointer, turns_pointer,
     latent_pointer, pool_pointer, store_pointer, staging, eps, RATIO: tl.constexpr, DIM: tl.constexpr,
-    ROTARY: tl.constexpr, FORM: tl.constexpr, KEEP: tl.constexpr, EARLY: tl.constexpr,
+    ROTARY: tl.constexpr, FORM: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """A row pools its own group: the members of this step are read where the projection left them, so no
     program waits for another's write to the ring."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, DIM // 2)
     even_top = tl.full([DIM // 2], -float("inf"), tl.float32)
@@ -204,7 +200,7 @@ def open_latents_(
             projected_rows_dim.contiguous(), query_norm, key_norm, turns_rows_dim, latent, window_pool,
             window.store, window.staging, eps, RANK=rank, RANK_PAIRS=power_of_two(rank // 2), DIM=dim,
             ROTARY=turns_rows_dim.shape[1], FORM=FORM["fp8" if quantized else "plain"],
-            STORE=keep and window.store_first, num_warps=_warps(max(rank, dim)), **early(),
+            STORE=keep and window.store_first, num_warps=_warps(max(rank, dim)),
         )  # fmt: skip
     return latent
 
@@ -266,7 +262,7 @@ def store_pooled_entry_(
         _store_pooled[(rows,)](
             value_gate, group_pool, members.contiguous(), group.store, norm, turns_rows_dim, latent, pool,
             places, group.staging, eps, RATIO=members.shape[1], DIM=dim, ROTARY=turns_rows_dim.shape[1],
-            FORM=FORM[form], KEEP=group.store_first, num_warps=_warps(dim), **early(),
+            FORM=FORM[form], KEEP=group.store_first, num_warps=_warps(dim),
         )  # fmt: skip
         if not group.store_first:
             group_pool.index_copy_(0, group.store.long(), value_gate)
@@ -288,7 +284,7 @@ def _launch_store(
         _store_vector[(rows,)](
             projected.contiguous(), norm, turns, projected if latent is None else latent, pool, places, eps,
             DIM=dim, ROTARY=turns.shape[1], FORM=FORM[form], LATENT=latent is not None,
-            num_warps=_warps(dim), **early(),
+            num_warps=_warps(dim),
         )  # fmt: skip
 
 

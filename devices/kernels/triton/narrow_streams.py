@@ -13,7 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .early_start import follow
 from .mixing import balance, store_logits
 
 
@@ -166,14 +165,9 @@ def open_narrow(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
-    """WIDTH holds a row's columns; weights come in pieces of COLUMNS.
-
-    With EARLY the program may start while its predecessor ends: until it waits it touches only weights.
-    """
+    """WIDTH holds a row's columns; weights come in pieces of COLUMNS."""
     weights = _fetch_weights(weight_pointer, DIM, COPIES, PADDED, COLUMNS)
-    follow(EARLY)
     tl.debug_barrier()  # keeps these loads first: the compiler would have them wait for the streams
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)

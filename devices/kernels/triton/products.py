@@ -27,7 +27,6 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
 from . import plain_products
 from .codes import dot, expand_e4m3, scale_places
-from .early_start import early, follow
 from .launching import INTERPRETED, dividing_step
 
 MOST_STREAMED = 256
@@ -45,7 +44,7 @@ LEAST_COLUMNS = 512
 def _stream(
     x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -56,7 +55,6 @@ def _stream(
     columns: tl.constexpr = IN // PARTS
     start = part * columns
     first_row = group.to(tl.int64) * OUT
-    follow(EARLY)
     weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
     scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
@@ -154,7 +152,7 @@ def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor
         x_rows_in, weight.payload.view(torch.uint8), weight.scales, partial, _counters(x_rows_in.device),
         result, rows, x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
         WIDTH=width, STEP=step, WORDS=step == 128, ASSEMBLY=not INTERPRETED, num_warps=shape.warps,
-        num_stages=1 if INTERPRETED else shape.stages, **early(),
+        num_stages=1 if INTERPRETED else shape.stages,
     )  # fmt: skip
     return result
 
@@ -170,7 +168,7 @@ class _Shape(NamedTuple):
 
 def _shape(height: int) -> _Shape:
     """By rows of a tile, found by trying (`scripts/gpu/tune_slice.py`)."""
-    return _Shape(64, 128, 4, 4) if height >= 32 else _Shape(64, 256, 4, 4)
+    return _Shape(64, 128, 4, 4) if height >= 32 else _Shape(64, 256, 4, 3)
 
 
 def linear(x: Tensor, weight: Weight) -> Tensor:

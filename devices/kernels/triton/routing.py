@@ -31,7 +31,6 @@ from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
 from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
-from .early_start import early, follow
 from .launching import INTERPRETED, dividing_step, power_of_two
 
 MOST_STREAMED = 256
@@ -207,14 +206,12 @@ def _route(
     PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
     SPLIT: tl.constexpr, BLOCKS: tl.constexpr, CHOOSING: tl.constexpr, COLUMNS: tl.constexpr,
     COUNTS: tl.constexpr, GIVEN: tl.constexpr, SINGLE: tl.constexpr, ASSEMBLY: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     block, part, row_tile = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT, tl.program_id(1)
     row = row_tile * HEIGHT + tl.arange(0, HEIGHT)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     expert = block * WIDTH + tl.arange(0, WIDTH)
     safe_expert = tl.minimum(expert, EXPERTS - 1)
-    follow(EARLY)
     if not GIVEN:
         k = part * (DIM // SPLIT) + tl.arange(0, STEP)
         gate_ptr += safe_expert[:, None] * DIM + k[None, :]
@@ -328,7 +325,7 @@ def route_rows(
             WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split, BLOCKS=blocks,
             CHOOSING=1 if rows == 1 else min(row_height, _CHOOSING_ROWS),
             COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given, SINGLE=rows == 1,
-            ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4, **early(),
+            ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4,
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .early_start import follow
-
 ENTRIES = tl.constexpr(0)
 BLOCKS = tl.constexpr(1)
 LISTED = tl.constexpr(2)
@@ -77,13 +75,12 @@ def select_best(
     sequence_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, first_row, width,
     next_width, table_stride, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr, CHUNK: tl.constexpr,
     LEVEL: tl.constexpr, LAST: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
-    PER_BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    PER_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows from `first_row` on, chunks. Level 0 reads scores, later ones what the level before left.
 
     The last level writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their places.
     """
-    follow(EARLY)
     line, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = first_row + line
     visible = tl.load(visible_pointer + row).to(tl.int32)
@@ -145,10 +142,8 @@ def list_visible(
     width,
     TILE: tl.constexpr,
     PER_BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Every visible entry of a row, and its place. Grid: rows, tiles."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     entry = tl.program_id(1) * TILE + tl.arange(0, TILE)
     seen = entry < tl.load(visible_pointer + row)

@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ..reference import hyper_connections as reference
-from .early_start import early, follow
 
 COLUMNS = 1024
 """Columns a program takes at a time."""
@@ -141,10 +140,8 @@ def _close_stack(
     DIM: tl.constexpr,
     COPIES: tl.constexpr,
     COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """A program a row: the streams of the last sublayer are never written, only their contraction."""
-    follow(EARLY)
     row = tl.program_id(0).to(tl.int64)
     narrow = hidden_pointer.dtype.element_ty
     squares = tl.zeros((COLUMNS,), tl.float32)
@@ -193,7 +190,7 @@ def close_stack(
         _close_stack[(rows,)](
             output_rows_dim.contiguous(), streams_rows_copies_dim.contiguous(), post_rows_copies.contiguous(),
             comb.contiguous(), carried_pre_rows_copies.contiguous(), norm_weight, hidden, normed, norm_eps,
-            DIM=dim, COPIES=copies, COLUMNS=min(COLUMNS, triton.next_power_of_2(dim)), num_warps=4, **early(),
+            DIM=dim, COPIES=copies, COLUMNS=min(COLUMNS, triton.next_power_of_2(dim)), num_warps=4,
         )  # fmt: skip
     return hidden, normed
 
