@@ -84,7 +84,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     drafted_tokens: int  # drafts verified by the model
     accepted_tokens: int  # drafts that became output
-    decode_steps: int = 0  # steps after the prompt's; output_tokens - 1 - accepted_tokens, more at an early end
+    decode_steps: int = 0  # after the prompt's; output_tokens - 1 - accepted_tokens, or one more
     accepted_by_position: tuple[int, ...] = ()  # of the first draft of a step, of the second, ...
     preemptions: int
     queue_seconds: float
