@@ -151,8 +151,8 @@ def _select(
         select_best[(rows, max(parts, 1))](
             scores, keys, numbers, next_keys, next_numbers, view.visible, view.rows.sequence,
             view.block_table, chosen, entries, places, first, width, parts * count,
-            view.block_table.stride(0), COUNT=count, COUNT_PADDED=power_of_two(count), CHUNK=chunk,
-            LEVEL=level, LAST=last, MODE=listing.mode, SIZE=listing.size, CANDIDATES=listing.candidates,
+            view.block_table.stride(0), level, int(last), COUNT=count, COUNT_PADDED=power_of_two(count),
+            CHUNK=chunk, MODE=listing.mode, SIZE=listing.size, CANDIDATES=listing.candidates,
             PER_BLOCK=view.per_block, num_warps=_warps(chunk),
         )  # fmt: skip
         keys, numbers, width, level = next_keys, next_numbers, parts * count, level + 1

@@ -55,8 +55,8 @@ def threshold_of(keys, inside, count):
 
 @triton.jit
 def length_of(
-    visible, CHUNK: tl.constexpr, COUNT: tl.constexpr, LEVEL: tl.constexpr, MODE: tl.constexpr,
-    SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
+    visible, level, CHUNK: tl.constexpr, COUNT: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """How many items a row has at a level."""
     length = visible
@@ -64,55 +64,55 @@ def length_of(
         length = (visible + SIZE - 1) // SIZE
     if MODE == LISTED:
         length = tl.minimum(length, CANDIDATES) * SIZE
-    for _ in tl.static_range(LEVEL):
+    for _ in range(level):
         length = length // CHUNK * COUNT + tl.minimum(length % CHUNK, COUNT)
     return length
 
 
-@triton.jit(do_not_specialize=["first_row", "width", "next_width", "table_stride"])
+@triton.jit(do_not_specialize=["first_row", "width", "next_width", "table_stride", "level", "last"])
 def select_best(
     scores_pointer, keys_pointer, numbers_pointer, next_keys_pointer, next_numbers_pointer, visible_pointer,
     sequence_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, first_row, width,
-    next_width, table_stride, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr, CHUNK: tl.constexpr,
-    LEVEL: tl.constexpr, LAST: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
+    next_width, table_stride, level, last, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr,
+    CHUNK: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
     PER_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows from `first_row` on, chunks. Level 0 reads scores, later ones what the level before left.
 
-    The last level writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their places.
+    The last level writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their places. All levels
+    share their code: between large products it comes from memory, which takes a third of a launch.
     """
     line, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = first_row + line
     visible = tl.load(visible_pointer + row).to(tl.int32)
     table_pointer += tl.load(sequence_pointer + row) * table_stride
-    length = length_of(visible, CHUNK, COUNT, LEVEL, MODE, SIZE, CANDIDATES)
+    length = length_of(visible, level, CHUNK, COUNT, MODE, SIZE, CANDIDATES)
     number = tl.arange(0, CHUNK)
     here = tl.minimum(length - part * CHUNK, CHUNK)
-    if LAST or here > 0:
+    if (last > 0) | (here > 0):
         cell = line * width + part * CHUNK + number
         inside = number < here
-        if LEVEL == 0:
+        item = part * CHUNK + number
+        if level == 0:
             score = tl.load(scores_pointer + cell, mask=inside, other=0.0)
             keys = tl.where(inside, as_ordered(score), 0)
-            item = part * CHUNK + number
         else:
             keys = tl.load(keys_pointer + cell, mask=inside, other=0).to(tl.uint32, bitcast=True)
             item = tl.load(numbers_pointer + cell, mask=inside, other=0)
         # Minus infinity is never chosen in the end.
-        threshold = tl.full([], 0x007FFFFF if LAST else 0, tl.uint32)
+        threshold = tl.where(last > 0, 0x007FFFFF, 0).to(tl.uint32)
         if here > COUNT:
             threshold = tl.maximum(threshold, threshold_of(keys, inside, COUNT))
         above = (keys > threshold) & inside
         equal = (keys == threshold) & inside
-        if LAST:
-            equal = equal & (threshold > 0x007FFFFF)
+        equal = equal & ((last == 0) | (threshold > 0x007FFFFF))
         # Both running counts in one scan: what stands above the threshold, and the first of its equals.
         running = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), axis=0)
         wanted = COUNT - tl.sum(above.to(tl.int32), axis=0)
         equals = running >> 16
         taken = above | (equal & (equals <= wanted))
         place = (running & 0xFFFF) + tl.minimum(equals, wanted) - 1
-        if LAST:
+        if last > 0:
             if MODE == LISTED:
                 block = tl.load(chosen_pointer + row * CANDIDATES + item // SIZE, mask=taken, other=0)
                 item = block.to(tl.int32) * SIZE + item % SIZE
