@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
@@ -158,7 +159,10 @@ class Output(Actor[Accepted]):
             if commit.prompt_scores is not None:
                 self._gather_prompt_scores(commit)
         self._totals.steps += len(commits)
-        steps = [CommitRows(commit, joins=number > 0) for number, commit in enumerate(commits)]
+        steps = [CommitRows(commits[0])]
+        for before, commit in pairwise(commits):
+            began = self.trace.span("output.detokenize", began, before.step)  # each step's arrow ends in one
+            steps.append(CommitRows(commit, joins=True))
         newest = commits[-1].step
         count, at_once = len(steps[0].keys), max(1, ROWS_AT_ONCE // len(steps))
         for first in range(0, count, at_once):

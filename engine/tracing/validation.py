@@ -17,6 +17,10 @@ from .reader import Event
 TOLERANCE = 0.0011
 """Microseconds: times and durations are rounded to a nanosecond each."""
 
+MOST_UNFINISHED = 5
+"""Steps whose tokens are no deltas yet when a trace ends: two in flight, and three of which streams hear with
+the next one while the device waits for the host."""
+
 Track = tuple[object, object]
 
 
@@ -45,8 +49,10 @@ def problems(events: Iterable[Event]) -> list[str]:
     unfinished = sum(_leaves_open(arrow) for arrow in flows.values())
     for flow, arrow in flows.items():
         found += _broken_arrow(flow, arrow)
-    if complete and unfinished > 2:
-        found.append(f"{unfinished} arrows end nowhere; at most the two steps in flight at the end may")
+    if complete and unfinished > MOST_UNFINISHED:
+        found.append(
+            f"{unfinished} arrows end nowhere; at most {MOST_UNFINISHED} steps are under way at the end"
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ from stepahead.actors.output import Output
 from stepahead.devices.clock import run_virtual
 from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.commit import RUNNING, STOP, StepCommit
+from stepahead.engine.tracing.clock import real_clock
+from stepahead.engine.tracing.recorder import SILENT, Recorder
 from stepahead.engine.types import FinishReason, Request
 from tests.actors.hashed_engine import as_request
 
@@ -76,12 +79,15 @@ class Inbox:
         self.post(message)
 
 
-def served(*commits: StepCommitted) -> tuple[list[list[tuple[int, ...]]], list[FinishReason | None], int]:
+def served(
+    *commits: StepCommitted, trace: Recorder = SILENT
+) -> tuple[list[list[tuple[int, ...]]], list[FinishReason | None], int]:
     """Token ids by delta of each sequence, the last reason of each, and steps counted."""
 
     async def serve() -> tuple[list[list[tuple[int, ...]]], list[FinishReason | None], int]:
         output = Output(None, draft_tokens=0, slow_reader="coalesce", unread_tokens=100, capacity=100)
         output.connect(Inbox())
+        output.trace = trace
         channels = [DeltaChannel(1) for _ in KEYS]
         for key, channel in zip(KEYS, channels, strict=True):
             output.mailbox.post(StreamOpened(requests=(request(key),), channel=channel))
@@ -110,6 +116,15 @@ def test_steps_of_the_same_rows_that_wait_become_one_delta() -> None:
     seen, _, steps = served(*(commit(step, rows, (10 + step, 20 + step)) for step in range(4)))
     assert seen == [[(10, 11, 12, 13)], [(20, 21, 22, 23)]]
     assert steps == 4
+
+
+def test_each_of_them_has_a_span_of_its_own() -> None:
+    """Where the arrow of a step ends in a trace."""
+    rows, trace = layout(), Recorder(real_clock(), 100)
+    served(*(commit(step, rows, (10 + step, 20 + step)) for step in range(4)), trace=trace)
+    spans = [record for record in trace.snapshot() if record[0] == "output.detokenize"]
+    assert [step for _, _, _, step, _ in spans] == [0, 1, 2, 3]
+    assert all(before[2] <= after[1] for before, after in pairwise(spans))
 
 
 def test_other_rows_are_served_apart_and_in_order() -> None:
