@@ -4,6 +4,10 @@ All decisions are in `SchedulingCore`; this file drives it by messages, asks the
 demands, and tells everybody what came of it. Callers beyond the queue's capacity wait here, in order, under
 the policy `wait`; the queue itself stays bounded.
 
+A commit is news for the device, which needs the next plan, and for the streams, which need their text; on one
+loop one of them goes first. So the output actor hears of a commit from here, behind the plan. Rejected:
+telling both at once, after which a plan that asks the cache waits behind streams and their readers, twice.
+
 Invariant: after every message either no step can be planned, or a message will come after which one may.
 """
 
