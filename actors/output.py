@@ -6,7 +6,7 @@ leaves `_live` when it ends and later news of its key finds nothing. Rejected: l
 streams, which would need a second round trip for stop strings and a rule for every pair of ends.
 
 A step costs Python once per stream, which is most of the host's time. So the usual row, of a sequence that
-goes on and wants its text and no more, has a short way (`_plain_row`), and totals are added up when asked for.
+goes on and wants its text and no more, has a short way (`_plain_row`), and totals are added up on demand.
 
 Invariant: a key is in `_live` exactly while its choice has had no terminal event.
 """
