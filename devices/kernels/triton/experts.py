@@ -9,7 +9,7 @@ own at the end of the grid: it reads no order and has all rows. A quantized one 
 
 Three launches: gate and up projection with the activation, the routing share and the rounding; down
 projection; the sum over a row's experts, always in the order first, second ..., shared. No sum depends on
-which other rows there are, up to the library's choice of a kernel by their number.
+which other rows there are; how large a step of it is depends on their number (`_shape`).
 """
 
 from __future__ import annotations
