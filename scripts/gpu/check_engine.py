@@ -156,6 +156,7 @@ async def check_memory(arguments: argparse.Namespace) -> int:
                 failed += 1
         except NoDeviceMemoryError as error:
             print(f"opening: {error}")
+        torch.cuda.empty_cache()
         left.append(used_bytes() >> 20)
     print(f"MiB used after each of two engines that did not fit: {left}")
     failed += left[1] > left[0] + 8

@@ -27,8 +27,8 @@ from torch import Tensor
 from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
 from .attention_few import attend_few
-from .attention_halves import attend_halves, turn_queries
-from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
+from .attention_halves import attend_halves
+from .attention_parts import LOWEST, final_factor, turn_back, turn_queries, turned_queries
 from .codes import wide_dot
 from .launching import INTERPRETED, power_of_two
 

@@ -15,25 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_parts import LOWEST, final_factor, turn_back, turned_queries
+from .attention_parts import LOWEST, final_factor, turn_back
 from .codes import wide_dot
-
-
-@triton.jit
-def turn_queries(
-    query_pointer, turns_pointer, out_pointer, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Queries at their position: both halves read all of them. Grid: rows, blocks of heads."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-    column = tl.arange(0, DIM)
-    first = row * (HEADS * DIM)
-    turned = turned_queries(
-        query_pointer + first, turns_pointer + row * ROTARY, head, column, HEADS, DIM, ROTARY
-    )
-    cells = out_pointer + first + head[:, None] * DIM + column[None, :]
-    tl.store(cells, turned, mask=(head < HEADS)[:, None])
 
 
 @triton.jit

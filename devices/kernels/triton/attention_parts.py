@@ -28,6 +28,23 @@ def turned_queries(
 
 
 @triton.jit
+def turn_queries(
+    query_pointer, turns_pointer, out_pointer, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Queries at their position, for programs that share a row's. Grid: rows, blocks of heads."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
+    column = tl.arange(0, DIM)
+    first = row * (HEADS * DIM)
+    turned = turned_queries(
+        query_pointer + first, turns_pointer + row * ROTARY, head, column, HEADS, DIM, ROTARY
+    )
+    cells = out_pointer + first + head[:, None] * DIM + column[None, :]
+    tl.store(cells, turned, mask=(head < HEADS)[:, None])
+
+
+@triton.jit
 def turn_back(out_pointer, turns_pointer, head, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr):
     """Turn what this program has written by minus the row's position."""
     tl.debug_barrier()  # other threads of the program wrote the pair's halves

@@ -71,7 +71,6 @@ def mix_experts(
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
-        **({"maxnreg": shape.registers} if shape.registers else {}),
     }  # fmt: skip
     # Activations are rounded by groups of 32.
     width = max(shape.gate_up_width // shape.shared_parts, 32 if quantized else 16)
@@ -143,7 +142,6 @@ class _Shape(NamedTuple):
     words: bool = False  # scales by fours: see `codes.scale_places`
     shared_words: bool = False
     shared_parts: int = 1  # programs of the shared expert have so many times fewer weight rows
-    registers: int = 0  # of a thread, where the compiler would take more than lets two programs run
 
 
 def _shape(dtype: torch.dtype, height: int, rows: int, form: int) -> _Shape:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..reference.attention import KeyIndex
 from . import attention
-from .attention_parts import LOWEST, turn_back, turned_queries
+from .attention_parts import LOWEST, turn_back, turn_queries
 from .launching import power_of_two
 from .operations import TritonOperations
 
@@ -70,23 +70,6 @@ def flash_kernel(architecture: tuple[int, int]) -> SparseKernel | None:
         return out, sums
 
     return kernel
-
-
-@triton.jit
-def _turn(
-    query_pointer, turns_pointer, out_pointer, HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Queries at their position. Grid: rows, blocks of heads."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-    column = tl.arange(0, DIM)
-    first = row * (HEADS * DIM)
-    turned = turned_queries(
-        query_pointer + first, turns_pointer + row * ROTARY, head, column, HEADS, DIM, ROTARY
-    )
-    cells = out_pointer + first + head[:, None] * DIM + column[None, :]
-    tl.store(cells, turned, mask=(head < HEADS)[:, None])
 
 
 @triton.jit
@@ -145,7 +128,7 @@ def attend_by(
     grid = (rows, triton.cdiv(heads, block))
     sizes = {"HEADS": heads, "DIM": dim, "ROTARY": rotary, "HEAD_BLOCK": block}
     turned = torch.empty_like(query)
-    _turn[grid](query, turns_rows_dim, turned, **sizes)
+    turn_queries[grid](query, turns_rows_dim, turned, **sizes)
     window, window_sums = kernel(turned, window_pool.unsqueeze(1), window_index.narrow.unsqueeze(1), scale)
     entries, entry_sums = window, window_sums
     if entry_pool is not None and entry_index is not None:
