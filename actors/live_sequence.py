@@ -91,11 +91,20 @@ def _scores(request: Request) -> GatheredScores | None:
 class CommitRows:
     """A commit as lists, index = row of its layout."""
 
-    __slots__ = ("_commit", "accepted", "counts", "decodes", "drafted", "finish", "joins", "keys", "tokens")
+    __slots__ = (
+        "_commit",
+        "accepted",
+        "any_finish",
+        "counts",
+        "decodes",
+        "drafted",
+        "finish",
+        "keys",
+        "tokens",
+    )
 
-    def __init__(self, commit: StepCommit, *, joins: bool = False) -> None:
-        """`joins`: served together with the step before, so that no reader had a turn in between."""
-        self._commit, self.joins = commit, joins
+    def __init__(self, commit: StepCommit) -> None:
+        self._commit, self.any_finish = commit, commit.any_finish
         self.keys: list[int] = commit.layout.sequence_keys.tolist()
         self.decodes = commit.layout.decode_count  # rows before it are decodes
         self.counts: list[int] = commit.counts.tolist()

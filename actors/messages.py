@@ -117,7 +117,7 @@ class StepSampled(Message, frozen=True, kw_only=True, eq=False):
 
     result: StepResult
     seconds: float = 0.0  # the device spent on the step; 0: unknown
-    device_waits: bool = False  # nothing is enqueued behind the step
+    device_waits: bool = False  # nothing was enqueued behind the step when it ended
 
 
 class StepCommitted(Message, frozen=True, kw_only=True, eq=False):

@@ -21,6 +21,7 @@ from typing import Literal
 from stepahead.engine.errors import NotFiniteError, RequestFailedError, SlowReaderError
 from stepahead.engine.sampling import commit as codes
 from stepahead.engine.sampling.commit import StepCommit
+from stepahead.engine.scheduling.delivery import MOST
 from stepahead.engine.text.output_text import OutputText
 from stepahead.engine.text.tokenizer import Tokenizer
 from stepahead.engine.types import FinishReason, Request
@@ -46,7 +47,11 @@ RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
 ROWS_AT_ONCE = 32
 """Rows served before others run: a step's 512 streams must delay neither the next launch nor the loop."""
 
-FAR_BEHIND = 4
+TURNS = 16
+"""Turns of the loop for which streams give way at a time: more than lie between the end of a step and the
+next launches, and an end even where callers submit without a pause."""
+
+FAR_BEHIND = 3 * MOST
 """Waiting messages, other than steps that can be served together, from which rows are served without such
 breaks: planning, which waits for nobody here, is slowed down before the backlog grows."""
 
@@ -75,8 +80,11 @@ class Output(Actor[Accepted]):
         self._stopped: list[int] = []  # ended here while the scheduler still runs them
         self._totals = OutputTotals()  # of the sequences that ended, and what was not a sequence's
 
-    def connect(self, scheduler: Address[RequestCancelled]) -> None:
-        self._to_scheduler = scheduler
+    def connect(
+        self, scheduler: Address[RequestCancelled], device_waits: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`device_waits`: whether somebody has a message who works for the device's next step."""
+        self._to_scheduler, self._device_waits = scheduler, device_waits
 
     @property
     def totals(self) -> OutputTotals:
@@ -165,30 +173,41 @@ class Output(Actor[Accepted]):
         steps = [CommitRows(commits[0])]
         for before, commit in pairwise(commits):
             began = self.trace.span("output.detokenize", began, before.step)  # each step's arrow ends in one
-            steps.append(CommitRows(commit, joins=True))
+            steps.append(CommitRows(commit))
         newest = commits[-1].step
         count, at_once = len(steps[0].keys), max(1, ROWS_AT_ONCE // len(steps))
         for first in range(0, count, at_once):
             if first and len(self.mailbox) < FAR_BEHIND:
                 self.trace.span("output.detokenize", began, newest)
-                await asyncio.sleep(0)
+                await self._let_others_run()
                 began = self.trace.clock()
-            for rows in steps:
-                self._serve(rows, first, min(first + at_once, count), now)
+            self._serve(steps, first, min(first + at_once, count), now)
         self.trace.span("output.detokenize", began, newest)
 
-    def _serve(self, rows: CommitRows, first: int, end: int, now: float) -> None:
-        """Some rows of a step. Nearly all are of a sequence that goes on, and wants its text and no more."""
-        live_by_key, decodes = self._live, rows.decodes
+    async def _let_others_run(self) -> None:
+        """Readers first; then everybody through whose hands the device's next step goes."""
+        await asyncio.sleep(0)
+        turns = 0
+        while turns < TURNS and self._device_waits():
+            turns += 1
+            await asyncio.sleep(0)
+        if turns:
+            await asyncio.sleep(0)  # whoever got an answer has a turn, and may have a message now
+
+    def _serve(self, steps: list[CommitRows], first: int, end: int, now: float) -> None:
+        """Some rows of these steps. Nearly all are of a sequence that goes on, and wants its text only."""
+        live_by_key, keys = self._live, steps[0].keys
+        decodes = min(rows.decodes for rows in steps)
+        steady = not any(rows.any_finish for rows in steps)
         for row in range(first, end):
-            live = live_by_key.get(rows.keys[row])
+            live = live_by_key.get(keys[row])
             if live is None:
                 continue
             try:
-                if live.plain is not None and row < decodes and rows.finish[row] == RUNNING:
-                    self._plain_row(live, live.plain, rows, row)
+                if live.plain is not None and row < decodes and (steady or _goes_on(steps, row)):
+                    self._plain_row(live, live.plain, steps, row)
                 else:
-                    self._row(live, rows, row, now)
+                    self._rows(live, steps, row, now)
             except Exception as error:  # in one request's text: that request's error
                 failure = RequestFailedError("output")
                 failure.__cause__ = error
@@ -217,18 +236,29 @@ class Output(Actor[Accepted]):
             live.prompt_scores = None
 
     def _plain_row(
-        self, live: LiveSequence, text_of: Callable[[list[int]], str], rows: CommitRows, row: int
+        self, live: LiveSequence, text_of: Callable[[list[int]], str], steps: list[CommitRows], row: int
     ) -> None:
-        """A decode row that ends nothing, of a sequence without stop strings and logprobs."""
-        token_ids = rows.tokens[row]
-        del token_ids[rows.counts[row] :]
+        """Decode rows that end nothing, of a sequence without stop strings and logprobs: one write."""
+        token_ids: list[int] = []
+        accepts, verifies = live.accept_lengths, live.verify_lengths
+        for rows in steps:
+            token_ids += rows.tokens[row][: rows.counts[row]]
+            accepts[rows.accepted[row]] += 1
+            verifies[rows.drafted[row]] += 1
         live.output += len(token_ids)
-        live.accept_lengths[rows.accepted[row]] += 1
-        live.verify_lengths[rows.drafted[row]] += 1
-        if live.channel.write(live.choice, text_of(token_ids), token_ids):
-            self._coalesced(live, rows)
+        late = live.channel.write(live.choice, text_of(token_ids), token_ids)
+        if len(steps) > 1:
+            self._totals.coalesced_deltas += len(steps) - 1
+        if late:
+            self._coalesced(live, joined=len(token_ids) - steps[0].counts[row])
 
-    def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float) -> None:
+    def _rows(self, live: LiveSequence, steps: list[CommitRows], row: int, now: float) -> None:
+        for rows in steps:
+            if live.key in self._live:  # else it ended in the step before
+                self._row(live, rows, row, now, joins=rows is not steps[0])
+
+    def _row(self, live: LiveSequence, rows: CommitRows, row: int, now: float, *, joins: bool) -> None:
+        """`joins`: served together with the step before, so that no reader had a turn in between."""
         finish, count, token_ids = rows.finish[row], rows.counts[row], rows.tokens[row]
         if not count and finish == RUNNING:
             return  # a part of a prompt
@@ -258,15 +288,18 @@ class Output(Actor[Accepted]):
             self._stop(live, surplus=count - used, now=now, runs_on=finish == RUNNING)
         elif finish != RUNNING:
             self._end(live, FinishReason.STOP if finish == STOP else FinishReason.LENGTH, now)
-        if late:
-            self._coalesced(live, rows)
+        if late and joins:
+            self._totals.coalesced_deltas += 1
+        elif late:
+            self._coalesced(live)
 
-    def _coalesced(self, live: LiveSequence, rows: CommitRows) -> None:
-        """Its reader had not read what came before: is it slow, or had it no turn?"""
+    def _coalesced(self, live: LiveSequence, joined: int = 0) -> None:
+        """Its reader had a turn and has not read what came before: is it slow? `joined` tokens came with a
+        later step, of which it had no turn to read any."""
         self._totals.coalesced_deltas += 1
-        if self._most_unread is None or rows.joins or live.key not in self._live:
+        if self._most_unread is None or live.key not in self._live:
             return
-        unread = live.channel.unread_tokens
+        unread = live.channel.unread_tokens - joined
         if unread >= self._most_unread:
             self._fail(live, SlowReaderError(unread), at_scheduler=True)
 
@@ -323,3 +356,7 @@ class Output(Actor[Accepted]):
         if self._stopped:
             self._to_scheduler.post(RequestCancelled(sequence_keys=tuple(self._stopped), reason=None))
             self._stopped.clear()
+
+
+def _goes_on(steps: list[CommitRows], row: int) -> bool:
+    return all(rows.finish[row] == RUNNING for rows in steps)

@@ -19,6 +19,7 @@ from typing import Literal
 
 from stepahead.engine.cache.reservation import Grant, Publication
 from stepahead.engine.errors import QueueFullError, RequestFailedError
+from stepahead.engine.scheduling.delivery import DeliveryPace
 from stepahead.engine.scheduling.planner import Planned, SchedulingCore
 from stepahead.engine.types import FinishReason
 
@@ -51,10 +52,6 @@ Accepted = (
     | DeadlineReached
     | StepCommitted
 )
-
-
-MOST_UNTOLD = 4
-"""Steps that streams hear of at once where the device waits for the host."""
 
 
 class Scheduler(Actor[Accepted]):
@@ -92,6 +89,7 @@ class Scheduler(Actor[Accepted]):
         self._waiting_for_quiet: list[Reply[None]] = []
         self._waiting_for_end: list[DrainRequested] = []
         self._untold: list[StepCommitted] = []  # the newest commits, of which no stream knows yet
+        self._pace = DeliveryPace()
         self._unplanned = 0  # messages handled since the last attempt to plan
 
     def connect(
@@ -218,6 +216,7 @@ class Scheduler(Actor[Accepted]):
         news = self.core.commit(commit, self._loop.time(), message.seconds)
         self._publish(news.publications)
         self._untold.append(message)
+        self._pace.observe(message.device_waits and self.core.uncommitted > 0)
         self.trace.span("scheduler.commit", began, commit.step)
 
     def _is_time_to_plan(self, message: Accepted) -> bool:
@@ -280,15 +279,11 @@ class Scheduler(Actor[Accepted]):
             )
 
     def _may_wait(self, newest: StepCommitted) -> bool:
-        """Whether streams hear of this commit with the next one.
-
-        Serving several steps at once wakes each reader once. So where the device waits for the host, streams
-        give way to it by a few steps; first tokens and ends do not.
-        """
+        """Whether streams hear of this commit with the next one. First tokens and ends are told at once."""
         commit, core = newest.commit, self.core
-        behind = newest.device_waits and core.uncommitted > 0 and core.limits.overlap
         goes_on = not commit.any_finish and commit.layout.decode_count == commit.layout.slots.size
-        return behind and goes_on and len(self._untold) < MOST_UNTOLD
+        follows = core.uncommitted > 0 and core.limits.overlap
+        return follows and goes_on and self._pace.may_wait(len(self._untold), newest.seconds)
 
     def _tell_streams(self) -> None:
         for message in self._untold:

@@ -74,7 +74,7 @@ class _CpuEvent(Event):
             _settle_on(loop, ticket, error)
 
     def watch(self, loop: AbstractEventLoop) -> Ticket:
-        ticket = Ticket()
+        ticket = Ticket(self)
         with self._lock:
             if not self._flag.is_set():
                 self._watchers.append((loop, ticket))

@@ -81,11 +81,16 @@ class Ticket:
 
     Not thread-safe: a device settles it through `loop.call_soon_threadsafe`. A ticket nobody awaits makes no
     noise; an error it carries is the device's error and reaches everybody through the next launch.
+
+    That call comes from a thread, which needs the interpreter's lock: a loop busy with short callbacks
+    drops it too shortly for anybody else to take it, for milliseconds. So a busy loop may also `look`.
     """
 
-    __slots__ = ("_error", "_future", "_settled", "_watchers")
+    __slots__ = ("_error", "_event", "_future", "_settled", "_watchers")
 
-    def __init__(self) -> None:
+    def __init__(self, event: Event | None = None) -> None:
+        """Without an event there is nothing to look at: it is settled by whoever made it, and only then."""
+        self._event = event
         self._settled = False
         self._error: BaseException | None = None
         self._future: Future[None] | None = None
@@ -94,6 +99,21 @@ class Ticket:
     @property
     def settled(self) -> bool:
         return self._settled
+
+    @property
+    def reached(self) -> bool:
+        """Whether the event was reached, though the loop may not have heard of it yet. Never waits."""
+        return self._settled or (self._event is not None and self._event.reached)
+
+    def look(self) -> bool:
+        """Settles it, on the loop's thread, if the event was reached; whether that was so.
+
+        For the oldest ticket of its stream: a younger one must not overtake it.
+        """
+        if self._settled or self._event is None or not self._event.reached:
+            return False
+        self.settle(self._event.error)
+        return True
 
     @property
     def error(self) -> BaseException | None:

@@ -49,7 +49,7 @@ class Watcher:
         self._thread.start()
 
     def watch(self, mark: Mark, loop: AbstractEventLoop) -> Ticket:
-        ticket = Ticket()
+        ticket = Ticket(mark)
         number = self._count
         self._count += 1
         watched = self._pending[number] = _Watched(mark.serial, number, mark, loop, ticket)

@@ -52,14 +52,16 @@ NAME = "the simulated device"
 
 
 class _SimulatedEvent(Event):
-    def __init__(self, due: float) -> None:
-        self.due = due
+    def __init__(self, due: float, catch_up: Callable[[float], None]) -> None:
+        self.due, self._catch_up = due, catch_up
         self.tickets: list[Ticket] = []
         self._reached = False
         self._error: BaseException | None = None
 
     @property
     def reached(self) -> bool:
+        if not self._reached:
+            self._catch_up(self.due)
         return self._reached
 
     @property
@@ -92,7 +94,7 @@ class _SimulatedStream(Stream):
         self._device.schedule(self._free_at, lambda: self._run(work, label, fault))
 
     def record(self) -> Event:
-        event = _SimulatedEvent(max(self._free_at, self._device.now()))
+        event = _SimulatedEvent(max(self._free_at, self._device.now()), self._device.catch_up)
         self._device.schedule_event(event, lambda: event.reach(self._error))
         return event
 
@@ -136,7 +138,7 @@ class SimulatedDevice(Device):
         for a hang). `real_time`: pace by `time.perf_counter` and a thread, not by the loop's timers.
         """
         self.latency, self.fault, self.observe = latency, fault, observe
-        self._memory = memory
+        self._memory, self._real_time = memory, real_time
         self._alarm = (RealTimeAlarm if real_time else Alarm)(loop, self._advance)
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -164,7 +166,7 @@ class SimulatedDevice(Device):
 
     def watch(self, event: Event, loop: AbstractEventLoop) -> Ticket:
         assert isinstance(event, _SimulatedEvent)
-        ticket = Ticket()
+        ticket = Ticket(event)
         if event.reached:
             ticket.settle(event.error)
         elif self._closed:
@@ -226,6 +228,11 @@ class SimulatedDevice(Device):
             action()
 
         self.schedule(event.due, reach)
+
+    def catch_up(self, due: float) -> None:
+        """In real time a device is done when it is done, whether or not the loop could be woken."""
+        if self._real_time and due <= self.now() and not self._closed:
+            self._advance()
 
     def _advance(self) -> None:
         now = self.now()

@@ -57,7 +57,7 @@ class Tracer:
 
     def __init__(self, backend: Backend, config: EngineConfig, loop: asyncio.AbstractEventLoop) -> None:
         clock = loop_clock(loop) if isinstance(loop, VirtualClockLoop) else real_clock()
-        self.recorder = Recorder(clock, config.trace_steps) if config.trace_steps else SilentRecorder()
+        self.recorder = Recorder(clock, config.trace_steps) if config.trace_steps else SilentRecorder(clock)
         self.loop = loop
         self._config = config
         self._device = "a process" if backend.device is None else backend.device.capabilities.name

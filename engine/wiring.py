@@ -77,7 +77,18 @@ class Wiring:
         self.scheduler.connect(self.cache_manager.mailbox, device_worker, sampler, output)
         self.sampler.connect(device_worker, scheduler)
         self.device_worker.connect(sampler)
-        self.output.connect(scheduler)
+        self.output.connect(scheduler, self._device_waits)
+
+    def _device_waits(self) -> bool:
+        """Whether anybody through whose hands the device's next step goes has a message to handle."""
+        return self.device_worker.look() or any(
+            (
+                len(self.sampler.mailbox),
+                len(self.device_worker.mailbox),
+                len(self.scheduler.mailbox),
+                len(self.cache_manager.mailbox),
+            )
+        )
 
     def _counts(self, layout: BatchLayout) -> tuple[tuple[int, ...], ...]:
         """For the tracer, as `vocabulary.COUNTERS` groups them."""

@@ -23,6 +23,7 @@ Records, times in nanoseconds of the recorder's clock:
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -136,12 +137,12 @@ def _copied(records: deque[Record]) -> list[Record]:
 
 
 class SilentRecorder(Recorder):
-    """Tracing switched off: the actors' calls remain and do nothing."""
+    """Tracing switched off: the actors' calls remain and do nothing, but for the clock, which decides too."""
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(TraceClock(int, None), 1)
+    def __init__(self, clock: TraceClock) -> None:
+        super().__init__(clock, 1)
         self.enabled = False
         self.record = self.span = self.count = _ignore
 
@@ -150,5 +151,5 @@ def _ignore(*_: object) -> int:
     return 0
 
 
-SILENT: Recorder = SilentRecorder()
+SILENT: Recorder = SilentRecorder(TraceClock(time.perf_counter_ns, None))
 """Held by actors until somebody gives them a recorder of their engine."""

@@ -12,7 +12,7 @@ import pytest
 from stepahead import Engine, SamplingParams
 from stepahead.actors.actor import Address
 from stepahead.actors.messages import Message, SequencesAdmitted, StepCommitted, StepPlanned
-from stepahead.actors.scheduler import MOST_UNTOLD
+from stepahead.engine.scheduling.delivery import MOST
 from tests.actors.hashed_engine import DRAFTING, exact, open_hashed, prompt_of
 
 
@@ -79,7 +79,7 @@ async def test_streams_give_way_while_the_device_waits(overlap: bool) -> None:
             exact(completion, prompt, params)
         runs = groupby(log.messages, lambda message: isinstance(message, StepCommitted))
         at_once = [len(list(run)) for of_commits, run in runs if of_commits]
-        assert max(at_once[:-1]) == (MOST_UNTOLD if overlap else 1)
+        assert max(at_once[:-1]) == (MOST if overlap else 1)
         assert at_once[0] == 1
         told = [message.commit for message in log.messages if isinstance(message, StepCommitted)]
         assert [commit.step for commit in told] == list(range(engine.stats().steps))

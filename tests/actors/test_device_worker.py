@@ -11,7 +11,7 @@ import pytest
 from stepahead.actors.device_worker import DeviceWorker
 from stepahead.actors.messages import DeviceFailed, SamplingPrepared, StepPlanned
 from stepahead.devices.clock import run_virtual
-from stepahead.devices.device import DeviceError, Ticket
+from stepahead.devices.device import DeviceError, Event, Ticket
 from stepahead.engine.errors import DeviceStalledError
 from stepahead.engine.model.runner import BatchLayout, Runner, SamplePlan, SamplingRows, StepPlan, StepResult
 
@@ -112,6 +112,78 @@ async def test_an_early_plan_waits_for_its_turn() -> None:
     assert runner.launched == ["F0", "S0", "F1", "S1"]
     await worker.handle(planned(2))
     assert runner.launched[-1] == "F2"
+
+
+class Point(Event):
+    """An event that the test lets happen before the loop hears of it."""
+
+    happened = False
+
+    @property
+    def reached(self) -> bool:
+        return self.happened
+
+    @property
+    def error(self) -> BaseException | None:
+        return None
+
+
+class Overtaken(Recorder):
+    """Its device is done before it can say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: list[Point] = []
+
+    def launch_sample(self, plan: SamplePlan) -> Ticket:
+        self.launched.append(f"S{plan.step}")
+        self.points.append(Point())
+        self.tickets.append(Ticket(self.points[-1]))
+        return self.tickets[-1]
+
+
+async def test_looking_finds_the_end_of_a_step_before_the_device_tells() -> None:
+    runner = Overtaken()
+    runner.result = result(0)
+    worker, inbox = worker_of(runner)
+    assert not worker.look()
+    await worker.handle(planned(0))
+    await worker.handle(prepared(0))
+    assert not worker.look()
+    assert inbox.messages == []
+    runner.points[0].happened = True
+    assert worker.look()
+    assert not worker.look()
+    runner.tickets[0].settle()  # what the device says later, nobody hears
+    assert [message.result.step for message in inbox.messages] == [0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_forward_launched_behind_a_step_that_had_ended_is_a_wait(late: bool) -> None:
+    runner = Overtaken()
+    runner.result = result(0)
+    worker, inbox = worker_of(runner)
+    await worker.handle(planned(0))
+    await worker.handle(prepared(0))
+    runner.points[0].happened = late
+    await worker.handle(planned(1))
+    assert runner.launched == ["F0", "S0", "F1"]
+    runner.tickets[0].settle()
+    assert inbox.messages[0].device_waits == late
+    await worker.handle(prepared(1))
+    await worker.handle(planned(2))  # in time: the wait was the other step's
+    runner.tickets[1].settle()
+    assert not inbox.messages[1].device_waits
+
+
+async def test_nothing_behind_a_step_is_a_wait() -> None:
+    runner = Recorder()
+    runner.result = result(0)
+    worker, inbox = worker_of(runner)
+    await worker.handle(planned(0))
+    await worker.handle(prepared(0))
+    runner.tickets[0].settle()
+    assert inbox.messages[0].device_waits
 
 
 async def test_sampling_out_of_order_is_a_bug_that_is_named() -> None:

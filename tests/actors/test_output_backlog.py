@@ -12,7 +12,7 @@ import pytest
 from stepahead import SamplingParams
 from stepahead.actors.delta_channel import DeltaChannel
 from stepahead.actors.messages import RequestCancelled, StepCommitted, StreamOpened
-from stepahead.actors.output import Output
+from stepahead.actors.output import TURNS, Output
 from stepahead.devices.clock import run_virtual
 from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.commit import RUNNING, STOP, StepCommit
@@ -148,3 +148,41 @@ def test_a_sequence_that_ends_among_them_hears_nothing_of_later_steps(ending: in
     assert [token for delta in seen[0] for token in delta] == list(range(10, 10 + ending))
     assert reasons == [FinishReason.STOP, None]
     assert seen[1] == [(20, 21, 22, 23)]
+
+
+@pytest.mark.parametrize("waiting", [0, 3, 1000])
+def test_streams_give_way_to_whoever_works_for_the_device(
+    waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many turns as they have messages, and not for ever."""
+    monkeypatch.setattr("stepahead.actors.output.ROWS_AT_ONCE", 1)
+    turns: list[str] = []
+
+    async def serve() -> None:
+        output = Output(None, draft_tokens=0, slow_reader="coalesce", unread_tokens=100, capacity=100)
+        left = [waiting]
+
+        def device_waits() -> bool:
+            turns.append("asked")
+            left[0] -= 1
+            return left[0] >= 0
+
+        output.connect(Inbox(), device_waits)
+        channels = [DeltaChannel(1) for _ in KEYS]
+        for key, channel in zip(KEYS, channels, strict=True):
+            output.mailbox.post(StreamOpened(requests=(request(key),), channel=channel))
+        output.mailbox.post(commit(0, layout(), (10, 20)))
+
+        async def read(number: int) -> None:
+            await channels[number].read()
+            turns.append(f"read {number}")
+
+        tasks = [asyncio.create_task(work) for work in (read(0), read(1), output.run())]
+        await asyncio.sleep(1.0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_virtual(serve())
+    asked = min(waiting, TURNS) + (waiting < TURNS)
+    assert turns == ["read 0", *["asked"] * asked, "read 1"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 import pytest_asyncio
 
@@ -67,6 +68,23 @@ async def test_watchers_are_called_once_in_stream_order(subject: Subject) -> Non
         ticket.on_settled(lambda error, value=value: settled.append(value))
     await tickets[-1]
     assert settled == list(range(20))
+
+
+async def test_looking_settles_no_earlier_and_no_later_than_the_end(subject: Subject) -> None:
+    await subject.watch()
+    subject.append(1)
+    ticket, heard = subject.watch(), list[BaseException | None]()
+    ticket.on_settled(heard.append)
+    if ticket.look():
+        assert subject.log() == [1]
+        assert heard == [None]
+        assert not ticket.look()  # only the first time
+    await ticket
+    assert subject.log() == [1]
+    assert ticket.reached
+    assert not ticket.look()
+    await anyio.lowlevel.checkpoint()  # a device that comes late calls nobody twice
+    assert heard == [None]
 
 
 async def test_the_first_error_poisons_the_stream(subject: Subject) -> None:
