@@ -52,12 +52,12 @@ async def measure_wide(config: EngineConfig, sequences: int, seconds: float) -> 
         return await steady(engine, sequences, seconds=seconds, asked=asked)
 
 
-@torch.inference_mode()
 def _open(knobs: EngineConfig) -> Backend:
     device, config, numerics = NvidiaDevice(), slice_config(), exact(BF16)
     with device.placing():
         operations = operations_for(device.capabilities, BF16, numerics.quantized)
-        model = Model(config, slice_weights(config), numerics, operations=operations)
+        with torch.inference_mode():
+            model = Model(config, slice_weights(config), numerics, operations=operations)
         facts = model_facts(config, numerics)
         runner = sized_runner(model, facts, lambda free: runner_shape(knobs, facts, free), device)
     return Backend(runner, device, None)
