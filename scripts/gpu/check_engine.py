@@ -128,7 +128,11 @@ async def check_cancelling(arguments: argparse.Namespace) -> int:
 
 
 def used_bytes() -> int:
+    """Of the card, without what torch keeps for later. An error's traceback may hold an engine until it is
+    collected, so that comes first.
+    """
     gc.collect()
+    torch.cuda.empty_cache()
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     return int(total - free)
@@ -156,7 +160,6 @@ async def check_memory(arguments: argparse.Namespace) -> int:
                 failed += 1
         except NoDeviceMemoryError as error:
             print(f"opening: {error}")
-        torch.cuda.empty_cache()
         left.append(used_bytes() >> 20)
     print(f"MiB used after each of two engines that did not fit: {left}")
     failed += left[1] > left[0] + 8
