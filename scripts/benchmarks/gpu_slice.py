@@ -186,11 +186,11 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
 
 
 _PARTS = {
-    "experts": ("gate_up", "down", "combine", "_route", "activate"),
+    "experts": ("gate_up", "down", "combine", "route", "activate"),
     "linear": ("_stream", "_expand_weight"),
     "attention": ("attend", "sparse_attn", "turn", "_join", "latents", "_store"),
     "indexer": ("score", "select", "visible", "index_step"),
-    "streams": ("_open", "_finish", "_expand", "_close", "_embed"),
+    "streams": ("open_", "finish", "_expand", "_close", "_embed"),
 }
 """By what kernel names contain. The largest product that the library launched once is the head's, others are
 `linear`: for many rows among them those of the shared expert."""

@@ -20,7 +20,7 @@ from stepahead.devices.kernels.triton import hyper_connections as kernels
 GRIDS = {
     "narrow": {"NARROW_ROWS": (1, 2, 4), "NARROW_WARPS": (4, 8)},
     "wide": {"SLAB": (32, 64), "SLAB_WARPS": (2, 4)},
-    "finish": {"FINISH_WARPS": (2, 4, 8), "MANY_FINISHED": (4, 16)},
+    "finish": {"NORM_COLUMNS": (512, 1024, 2048), "MANY_FINISHED": (4, 16)},
 }
 ROWS = {"narrow": (64, 320), "wide": (1, 64, 4096), "finish": (1, 64, 4096)}
 

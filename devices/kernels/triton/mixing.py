@@ -83,6 +83,17 @@ def store_logits(
 
 
 @triton.jit
+def _inverse(x):
+    """`1 / x` to the last bit or two, of what is neither tiny nor huge: a division also asks whether it is,
+    which takes longer than all the rest of an iteration."""
+    if _INTERPRETED:
+        return 1.0 / x
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def _divide_by_sums(matrix, eps, COPIES: tl.constexpr):
     """The transposed matrix, each of its rows divided by its sum."""
     out = ()
@@ -90,7 +101,7 @@ def _divide_by_sums(matrix, eps, COPIES: tl.constexpr):
         total = matrix[row]
         for column in tl.static_range(1, COPIES):
             total += matrix[column * COPIES + row]
-        inverse = 1.0 / (total + eps)
+        inverse = _inverse(total + eps)
         for column in tl.static_range(COPIES):
             out = out + (matrix[column * COPIES + row] * inverse,)  # noqa: RUF005
     return out

@@ -1,18 +1,10 @@
 """Which rows go to which expert: gate product, choice, shares and the sorting of rows, in one launch.
 
-Every later kernel needs the whole choice, so one launch must pass from work that is spread over the device
-(the gate product) to work that is not (the tables of who goes where). Programs count themselves in: the last
-of a tile of rows adds up the parts of its scores in their order and chooses, and the last of all makes the
-tables. Who is last varies, what it computes does not, with one exception that nobody can see: rows of one
-expert take their places in that expert's list in the order in which they arrive. A place decides in which
-lane of a product a row is computed, and all lanes compute alike. (A stable sort in one program took longer
-than everything else together.)
+Every later kernel needs the whole choice; `routing_programs.py` says how a launch gets there. On the way it
+writes the activations as the expert products want them: rounded to FP8 where the model is quantized, and with
+even and odd columns parted for 4-bit weights (`codes.expand_e2m1`).
 
-On the way the launch writes the activations as the expert products want them: rounded to FP8 where the model
-is quantized, and with even and odd columns parted for 4-bit weights (`codes.expand_e2m1`).
-
-Ties go to the lower expert. The counters live on the device between calls and are left at zero; calls of one
-device run on one stream.
+The counters live on the device between calls and are left at zero; calls of one device run on one stream.
 """
 
 from __future__ import annotations
@@ -22,24 +14,24 @@ from functools import cache
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ..quantized import is_mxfp4
 from ..reference.experts import Experts, Routing
 from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
-from .codes import dot
-from .codes import fp8_round_trip as fp8_round_trip_in_registers
 from .launching import INTERPRETED, dividing_step, power_of_two
+from .routing_programs import route
 
 MOST_STREAMED = 256
 """Rows up to which a launch multiplies by the gate itself; scores of more come from the library. In float32
 it always does: its sums then have one order, whatever the number of rows."""
+FEW_PICKS = 64
+"""Picks up to which each is compared with each to make the tables."""
+
 _COLUMNS = 256
-_CHOOSING_ROWS = 8
-_ROW_TILES = 1 << 15
 _MOST_EXPERTS = 1 << 12
+TURNS, STAGES, SPLITS = 2, 5, (5, 4)
 
 
 @dataclass(frozen=True)
@@ -66,194 +58,10 @@ class TiledRouting(Routing):
     parted: Tensor  # [rows, dim]: the same, even columns before odd ones; empty if nobody needs it
 
 
-@triton.jit
-def _sqrt_softplus(x):
-    """`sqrt(log(1 + exp(x)))`, the logarithm as a series in e / (2 + e): the hardware's is coarse."""
-    small = tl.exp(-tl.abs(x))
-    s = small / (2.0 + small)
-    square = s * s
-    series = 1.0 / 15
-    for step in tl.static_range(1, 8):
-        series = series * square + 1.0 / (15 - 2 * step)
-    return tl.sqrt_rn(tl.maximum(x, 0.0) + 2.0 * s * series)
-
-
-@triton.jit
-def _prepare(
-    x_ptr, inputs_ptr, parted_ptr, row, rows, part, PARTS: tl.constexpr,
-    DIM: tl.constexpr, ROUND: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """This program's share of the columns of its rows, rounded and parted."""
-    width: tl.constexpr = ((DIM + PARTS - 1) // PARTS + COLUMNS - 1) // COLUMNS * COLUMNS
-    for start in range(0, width, COLUMNS):
-        columns = part * width + start + tl.arange(0, COLUMNS)
-        mask = (row < rows)[:, None] & (columns < DIM)[None, :]
-        place = row.to(tl.int64)[:, None] * DIM
-        x = tl.load(x_ptr + place + columns[None, :], mask=mask, other=0.0)
-        if ROUND:
-            x = fp8_round_trip_in_registers(x.to(tl.float32), COLUMNS // 32).to(x_ptr.dtype.element_ty)
-            tl.store(inputs_ptr + place + columns[None, :], x, mask=mask)
-        if PART:
-            even, odd = tl.split(x.reshape(x.shape[0], COLUMNS // 2, 2))
-            pair = (part * width + start) // 2 + tl.arange(0, COLUMNS // 2)
-            mask = (row < rows)[:, None] & (pair < DIM // 2)[None, :]
-            tl.store(parted_ptr + place + pair[None, :], even, mask=mask)
-            tl.store(parted_ptr + place + DIM // 2 + pair[None, :], odd, mask=mask)
-
-
-@triton.jit
-def _choose(
-    logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr, counts_ptr,
-    row, rows, scaling, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
-    TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, HEIGHT: tl.constexpr, SPLIT: tl.constexpr,
-    RANKED: tl.constexpr,
-):  # fmt: skip
-    """Choose for some rows, and take a place in the list of each chosen expert."""
-    expert = tl.arange(0, PADDED)
-    exists = expert < EXPERTS
-    mask = (row < rows)[:, None] & exists[None, :]
-    place = row[:, None] * EXPERTS + expert[None, :]
-    logits = tl.load(logits_ptr + place, mask=mask, other=0.0)
-    for part in tl.static_range(1, SPLIT):
-        logits += tl.load(logits_ptr + part * rows * EXPERTS + place, mask=mask, other=0.0)
-    scores = _sqrt_softplus(logits)
-    bias = tl.load(text_bias_ptr + expert, mask=exists, other=0.0)[None, :]
-    if IMAGES:
-        is_image = tl.load(image_ptr + row, mask=row < rows, other=0) != 0
-        image_bias = tl.load(image_bias_ptr + expert, mask=exists, other=0.0)[None, :]
-        bias = tl.where(is_image[:, None], image_bias, bias)
-    ranked = tl.where(exists[None, :], scores + bias, float("-inf"))
-    place = tl.arange(0, TOP_PADDED)
-    chosen = tl.zeros((HEIGHT, TOP_PADDED), tl.int32)
-    picked = tl.zeros((HEIGHT, TOP_PADDED), tl.float32)
-    total = tl.zeros((HEIGHT,), tl.float32)  # in the order of choice, whatever the layout of the tile
-    for k in range(TOP_K):  # unrolled, its code alone took longer to arrive than to run
-        best = tl.argmax(ranked, axis=1, tie_break_left=True)
-        is_best = expert[None, :] == best[:, None]
-        score = tl.sum(tl.where(is_best, scores, 0.0), axis=1)
-        chosen = tl.where(place[None, :] == k, best[:, None], chosen)
-        picked = tl.where(place[None, :] == k, score[:, None], picked)
-        total += score
-        ranked = tl.where(is_best, float("-inf"), ranked)
-    factor = tl.div_rn(scaling, total + 1e-20)
-    out = row[:, None] * TOP_K + place[None, :]
-    mask = (row < rows)[:, None] & (place < TOP_K)[None, :]
-    tl.store(chosen_ptr + out, chosen.to(tl.int64), mask=mask)
-    tl.store(shares_ptr + out, picked * factor[:, None], mask=mask)
-    if RANKED:
-        tl.store(ranks_ptr + out, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
-
-
-@triton.jit
-def _tabulate(
-    chosen_ptr, ranks_ptr, counts_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
-    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, PICKS: tl.constexpr,
-):  # fmt: skip
-    """From how many rows every expert has: its tiles, and every pick in its expert's list."""
-    expert = tl.arange(0, PADDED)
-    exists = expert < EXPERTS
-    counts = tl.load(counts_ptr + expert, mask=exists, other=0)
-    tiles = (counts + TILE - 1) // TILE
-    begins = tl.cumsum(counts, 0) - counts
-    places = tl.cumsum(tiles, 0) - tiles
-    # The counts' own memory passes the begins to where they are looked up, and is zeroed at the end.
-    tl.debug_barrier()
-    tl.store(counts_ptr + expert, begins, mask=exists)
-    number, total = tl.sum(tiles), 0
-    while number < table:
-        empty = number + expert
-        tl.store(count_ptr + empty, tl.zeros((PADDED,), tl.int32), mask=empty < table)
-        number += PADDED
-    most, tile = tl.max(tiles), 0
-    while tile < most:
-        mask = tile < tiles
-        tl.store(expert_ptr + places + tile, expert, mask=mask)
-        tl.store(first_ptr + places + tile, begins + tile * TILE, mask=mask)
-        tl.store(count_ptr + places + tile, tl.minimum(counts - tile * TILE, TILE), mask=mask)
-        tile += 1
-    tl.debug_barrier()
-    while total < picks:
-        pick = total + tl.arange(0, PICKS)
-        mask = pick < picks
-        chosen = tl.load(chosen_ptr + pick, mask=mask, other=0)
-        begin = tl.load(counts_ptr + chosen, mask=mask, other=0)
-        tl.store(order_ptr + begin + tl.load(ranks_ptr + pick, mask=mask, other=0), pick, mask=mask)
-        total += PICKS
-    tl.debug_barrier()
-    tl.store(counts_ptr + expert, tl.zeros((PADDED,), tl.int32), mask=exists)
-
-
-@triton.jit
-def _list_single(
-    chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, TOP_K: tl.constexpr, TOP_PADDED: tl.constexpr
-):
-    """One row's picks are their own tiles: nobody to wait for and nothing to sort."""
-    pick = tl.arange(0, TOP_PADDED)
-    only = pick < TOP_K
-    expert = tl.load(chosen_ptr + pick, mask=only, other=0).to(tl.int32)
-    tl.store(order_ptr + pick, pick, mask=only)
-    tl.store(expert_ptr + pick, expert, mask=only)
-    tl.store(first_ptr + pick, pick, mask=only)
-    tl.store(count_ptr + pick, tl.full((TOP_PADDED,), 1, tl.int32), mask=only)
-
-
-@triton.jit(do_not_specialize=["rows", "table"])
-def _route(
-    x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, logits_ptr, chosen_ptr, shares_ptr, ranks_ptr,
-    inputs_ptr, parted_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, counters_ptr, rows, scaling, table,
-    DIM: tl.constexpr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
-    TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, ROUND: tl.constexpr, PART: tl.constexpr,
-    PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
-    SPLIT: tl.constexpr, BLOCKS: tl.constexpr, CHOOSING: tl.constexpr, COLUMNS: tl.constexpr,
-    COUNTS: tl.constexpr, GIVEN: tl.constexpr, SINGLE: tl.constexpr, ASSEMBLY: tl.constexpr,
-):  # fmt: skip
-    block, part, row_tile = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT, tl.program_id(1)
-    row = row_tile * HEIGHT + tl.arange(0, HEIGHT)
-    safe_row = tl.minimum(row, rows - 1).to(tl.int64)
-    expert = block * WIDTH + tl.arange(0, WIDTH)
-    safe_expert = tl.minimum(expert, EXPERTS - 1)
-    if not GIVEN:
-        k = part * (DIM // SPLIT) + tl.arange(0, STEP)
-        gate_ptr += safe_expert[:, None] * DIM + k[None, :]
-        product_ptr = x_ptr + safe_row[None, :] * DIM + k[:, None]
-        logits = tl.zeros((WIDTH, HEIGHT), tl.float32)
-        for _ in range(0, DIM // SPLIT, STEP):
-            logits = dot(tl.load(gate_ptr), tl.load(product_ptr), logits, ASSEMBLY)
-            gate_ptr += STEP
-            product_ptr += STEP
-        mask = (row < rows)[None, :] & (expert < EXPERTS)[:, None]
-        place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
-        tl.store(logits_ptr + place, logits, mask=mask)
-    if ROUND or PART:
-        parts: tl.constexpr = BLOCKS * SPLIT
-        _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, tl.program_id(0), parts, DIM, ROUND, PART, COLUMNS)
-    tl.debug_barrier()
-    arrived = tl.atomic_add(counters_ptr + COUNTS + 1 + row_tile, 1, sem="acq_rel")
-    if arrived == BLOCKS * SPLIT - 1:
-        tl.store(counters_ptr + COUNTS + 1 + row_tile, 0)
-        for start in tl.static_range(0, 1 if SINGLE else HEIGHT, CHOOSING):
-            _choose(
-                logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, ranks_ptr,
-                counters_ptr, row_tile * HEIGHT + start + tl.arange(0, CHOOSING), rows, scaling, EXPERTS,
-                PADDED, TOP_K, TOP_PADDED, IMAGES, CHOOSING, SPLIT, not SINGLE,
-            )  # fmt: skip
-        tl.debug_barrier()
-        if SINGLE:
-            _list_single(chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, TOP_K, TOP_PADDED)
-        else:
-            finished = tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel")
-            if finished == tl.num_programs(1) - 1:
-                tl.store(counters_ptr + COUNTS, 0)
-                _tabulate(
-                    chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
-                    rows * TOP_K, table, EXPERTS, PADDED, TILE, PICKS,
-                )  # fmt: skip
-
-
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Rows of every expert, then finished tiles of rows, then programs done of every tile of rows."""
-    return torch.zeros(_MOST_EXPERTS + 1 + _ROW_TILES, dtype=torch.int32, device=device)
+    """Rows of every expert, then products done, then rows chosen."""
+    return torch.zeros(_MOST_EXPERTS + 2, dtype=torch.int32, device=device)
 
 
 def _tables(device: torch.device, *sizes: int) -> list[Tensor]:
@@ -311,21 +119,19 @@ def route_rows(
     parted = torch.empty_like(x) if part_columns else x[:0]
     if rows:
         given = rows > MOST_STREAMED and x.dtype != torch.float32
-        row_height, width, split, step = (
-            (8, power_of_two(count), 1, dim) if given else _gate_shape(rows, count, dim)
-        )
+        row_height, width, split, step = (8, count, 1, dim) if given else _gate_shape(rows, count, dim)
         blocks = triton.cdiv(count, width)
         logits = wide_linear(x, gate) if given else torch.empty(split, rows, count, device=device)
-        _route[(blocks * split, triton.cdiv(rows, row_height))](
+        few = picks <= FEW_PICKS and rows <= height
+        route[(blocks * split * triton.cdiv(rows, row_height) + rows,)](
             x, gate, text_bias, image_bias, image_mask, logits, chosen, shares, ranks, inputs, parted, order,
-            tile_expert, first, tile_rows, _counters(device), rows, scaling, table, DIM=dim, EXPERTS=count,
-            PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
-            IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
-            PICKS=min(4096 if given else 1024, power_of_two(picks)), TILE=height, HEIGHT=row_height,
-            WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split, BLOCKS=blocks,
-            CHOOSING=1 if rows == 1 else min(row_height, _CHOOSING_ROWS),
-            COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given, SINGLE=rows == 1,
-            ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else 4,
+            tile_expert, first, tile_rows, _counters(device), rows, scaling, table, TURNS, DIM=dim,
+            EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
+            IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns, TILE=height,
+            PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
+            HEIGHT=row_height, WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split,
+            BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given,
+            FEW=few, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else STAGES,
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 
@@ -336,7 +142,7 @@ def _gate_shape(rows: int, experts: int, dim: int) -> tuple[int, int, int, int]:
     Few rows: enough programs to pull the gate's weights from many places at once. Many rows: tall ones, which
     read them less often. Parts are the same for both: they are the order of a sum.
     """
-    split = 4 if dim % 1024 == 0 and experts > 64 else 1
+    split = next((n for n in SPLITS if experts > 64 and dim % (256 * n) == 0), 1)
     return (16, 32, split, 128) if rows > 64 else (8, 16, split, 256)
 
 

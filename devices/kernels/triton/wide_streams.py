@@ -1,0 +1,312 @@
+"""Opening a sublayer where a row is wide: programs take slabs of columns, and others finish their sums.
+
+A slab is some columns of all streams of a tile of rows: its program writes the new streams and, while they
+are in registers, multiplies and contracts them. What runs across the width (norm, coefficients) is left to
+programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit and
+nobody sees who was first. Few rows: these programs are the last of the same launch and wait for the others.
+A card starts programs in the order of their numbers, so the awaited ones run or have run, on a card of any
+size. Many rows: they are a launch of their own, since waiting programs would take the place of working ones.
+Both ways are made of the same parts, so a row's bits do not tell which it went.
+
+Rejected for few rows: letting the last slab finish. It would do one after the other what others do at once,
+for each row of the tile, and fetch its code and weights only then. Programs that wait have time: they
+rehearse with a row that does not exist, which brings code, base, scale and norm weights near.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .mixing import add_product, balance, store_logits
+
+
+@triton.jit
+def _mix_slab(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    row,
+    rows,
+    column,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    EXPANDS: tl.constexpr,
+):
+    """New streams of a tile, and of it: raw products `[rows, PADDED]`, sums of squares, contracted input."""
+    here = row < rows
+    inside = here[:, None] & (column < DIM)[None, :]
+    number = row.to(tl.int64)
+    cell = number[:, None] * (COPIES * DIM) + column[None, :]
+    coefficient = tl.arange(0, PADDED)
+    real = (coefficient < (2 + COPIES) * COPIES)[None, :] & (column < DIM)[:, None]
+    part: tl.constexpr = (2 + COPIES) * COPIES * COPIES * DIM
+    raw = tl.zeros((row.shape[0], PADDED), tl.float32)
+    squares = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    read = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    if EXPANDS:
+        written = tl.load(output_pointer + number[:, None] * DIM + column[None, :], mask=inside, other=0.0)
+        sources = ()
+        for source in tl.static_range(COPIES):
+            stream = tl.load(streams_pointer + cell + source * DIM, mask=inside, other=0.0)
+            sources = sources + (stream,)  # noqa: RUF005
+    # A loop at run time: unrolled, the weights of all copies are fetched at once and the registers run out.
+    for copy in range(COPIES):
+        at = weight_pointer + coefficient[None, :] * (COPIES * DIM) + copy * DIM + column[:, None]
+        high = tl.load(at, mask=real, other=0.0)
+        middle = tl.load(at + part, mask=real, other=0.0)
+        low = tl.load(at + 2 * part, mask=real, other=0.0)
+        if EXPANDS:
+            factor = tl.load(post_pointer + number * COPIES + copy, mask=here, other=0.0)
+            mixed = factor[:, None] * written.to(tl.float32)
+            for source in tl.static_range(COPIES):
+                at = comb_pointer + (number * COPIES + source) * COPIES + copy
+                share = tl.load(at, mask=here, other=0.0)
+                mixed += share[:, None] * sources[source].to(tl.float32)
+            value = mixed.to(new_pointer.dtype.element_ty)
+            tl.store(new_pointer + cell + copy * DIM, value, mask=inside)
+        else:
+            value = tl.load(streams_pointer + cell + copy * DIM, mask=inside, other=0.0)
+        raw = add_product(raw, value, high, middle, low)
+        wide = value.to(tl.float32)
+        squares += wide * wide
+        pre = tl.load(pre_pointer + number * COPIES + copy, mask=here, other=0.0)
+        read += pre[:, None] * wide
+    return raw, tl.sum(squares, axis=1), read.to(streams_pointer.dtype.element_ty)
+
+
+@triton.jit
+def _work_slab(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    slab,
+    first,
+    rows,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A slab's part of all sums, and of the input before its norm.
+
+    Products `[rows, SLABS, PADDED]`; squares `[2, rows, SLABS]`, of the streams and of that input.
+    """
+    row = first + tl.arange(0, ROWS)
+    column = slab * COLUMNS + tl.arange(0, COLUMNS)
+    raw, squares, read = _mix_slab(
+        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+        row, rows, column, DIM, COPIES, PADDED, EXPANDS,
+    )  # fmt: skip
+    here, number = row < rows, row.to(tl.int64)
+    part = number * SLABS + slab
+    wide = read.to(tl.float32)
+    tl.store(
+        partial_pointer + part[:, None] * PADDED + tl.arange(0, PADDED)[None, :], raw, mask=here[:, None]
+    )
+    tl.store(squares_pointer + part, squares, mask=here)
+    tl.store(squares_pointer + rows * SLABS + part, tl.sum(wide * wide, axis=1), mask=here)
+    place = number[:, None] * DIM + column[None, :]
+    tl.store(read_pointer + place, read, mask=here[:, None] & (column < DIM)[None, :])
+
+
+@triton.jit
+def _finish_rows(
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    mixes_pointer,
+    first,
+    task,
+    rows,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    SLABS_PADDED: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Task 0 of some rows: their coefficients; task `n`: the n-th COLUMNS of their normed input.
+
+    A row is summed after the other, then the Sinkhorn iterations of all are done at once.
+    """
+    slab = tl.arange(0, SLABS_PADDED)
+    if task == 0:
+        for one in range(ROWS):
+            number = (first + one).to(tl.int64)
+            part = number * SLABS + slab
+            place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
+            given = (number < rows) & (slab < SLABS)
+            raw = tl.sum(tl.load(partial_pointer + place, mask=given[:, None], other=0.0), axis=0)
+            squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+            inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
+            store_logits(
+                raw[:, None], inverse_rms, number + tl.zeros((1,), tl.int64), rows, base_pointer,
+                scale_pointer, mixes_pointer, hc_eps, COPIES, PADDED,
+            )  # fmt: skip
+        tl.debug_barrier()  # what follows reads what other threads of this program have written
+        balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, ITERATIONS)
+    else:
+        column = (task - 1) * COLUMNS + tl.arange(0, COLUMNS)
+        norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
+        for one in range(ROWS):
+            number = (first + one).to(tl.int64)
+            part = (rows + number) * SLABS + slab
+            given = (number < rows) & (slab < SLABS)
+            inside = (number < rows) & (column < DIM)
+            wide = tl.load(read_pointer + number * DIM + column, mask=inside, other=0.0).to(tl.float32)
+            squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+            normed = wide * tl.rsqrt(squares / DIM + norm_eps) * norm
+            tl.store(
+                normed_pointer + number * DIM + column,
+                normed.to(normed_pointer.dtype.element_ty),
+                mask=inside,
+            )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def open_slabs(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    rows,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The first of two launches. Grid: slabs, tiles of rows."""
+    _work_slab(
+        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+        partial_pointer, squares_pointer, read_pointer, tl.program_id(0), tl.program_id(1) * ROWS, rows,
+        DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def finish(
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    mixes_pointer,
+    rows,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    SLABS_PADDED: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The second launch. Grid: tiles of rows, tasks."""
+    _finish_rows(
+        partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
+        normed_pointer, mixes_pointer, tl.program_id(0) * ROWS, tl.program_id(1), rows, hc_eps, norm_eps,
+        DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, ROWS, COLUMNS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "turns"])
+def open_tile(
+    streams_pointer,
+    output_pointer,
+    post_pointer,
+    comb_pointer,
+    new_pointer,
+    pre_pointer,
+    weight_pointer,
+    partial_pointer,
+    squares_pointer,
+    read_pointer,
+    base_pointer,
+    scale_pointer,
+    norm_pointer,
+    normed_pointer,
+    mixes_pointer,
+    counters_pointer,
+    rows,
+    turns,
+    hc_eps,
+    norm_eps,
+    DIM: tl.constexpr,
+    COPIES: tl.constexpr,
+    PADDED: tl.constexpr,
+    SLABS: tl.constexpr,
+    SLABS_PADDED: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NORM_COLUMNS: tl.constexpr,
+):
+    """One tile of rows in one launch. Grid: slabs, then the tasks of every row.
+
+    Counters: slabs done, and finished tasks; both are left at zero. All turns but the last are rehearsals (at
+    run time: a compiler that sees two of them makes two copies of the code).
+    """
+    number = tl.program_id(0)
+    if number < SLABS:
+        _work_slab(
+            streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer,
+            weight_pointer, partial_pointer, squares_pointer, read_pointer, number, 0, rows,
+            DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
+        )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_add(counters_pointer, 1, sem="release")
+    else:
+        row, task = (number - SLABS) % rows, (number - SLABS) // rows
+        for turn in range(turns):
+            first = rows
+            if turn == turns - 1:
+                first = row
+                while tl.atomic_add(counters_pointer, 0, sem="acquire") < SLABS:
+                    pass
+            _finish_rows(
+                partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
+                normed_pointer, mixes_pointer, first, task, rows, hc_eps, norm_eps,
+                DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, 1, NORM_COLUMNS,
+            )  # fmt: skip
+        left = tl.num_programs(0) - SLABS - 1
+        if tl.atomic_add(counters_pointer + 1, 1) == left:
+            tl.store(counters_pointer, 0)
+            tl.store(counters_pointer + 1, 0)
