@@ -51,18 +51,22 @@ def time_choice() -> None:
         per_block = 128 if real else 64
         query, keys, view = problem(sequences, each, context, heads, dim, dtype, per_block, columns)
         rows = sequences * each
-        listing = indexer._Listing(indexer.ENTRIES.value, 8, 1, None)
-        scores = torch.randn(rows, view.available, device=DEVICE)
-        scoring = partial(indexer._score, query, keys, view, listing, torch.empty_like(scores), 0, rows)
+        print(f"{sequences}x{each} of {context}", end="")
+        default = indexer.DIRECT, indexer.PER_THREAD
+        choice = Candidates(8, 2048, None, True)
+        blocks = torch.empty(rows, 2048, dtype=torch.int32, device=DEVICE)
         entries, places = torch.empty(2, rows, count, dtype=torch.int32, device=DEVICE).unbind()
-        name = f"{sequences}x{each} of {context}"
-        print(f"{name:20} scores {microseconds([scoring]):9.1f}", end="")
-        default = indexer.CHUNK, indexer._warps
-        for chunk, warps in ((1024, 1), (1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8), (4096, 16)):
-            indexer.CHUNK, indexer._warps = chunk, lambda _, warps=warps: warps
-            selecting = partial(indexer._select, scores, view, listing, entries, places, 0, count)
-            print(f"  {chunk}/{warps} {microseconds([selecting]):6.1f}", end="")
-        indexer.CHUNK, indexer._warps = default
+        for direct, depth in ((2048, 8), (4096, 4), (4096, 8), (4096, 16), (8192, 8)):
+            indexer.DIRECT, indexer.PER_THREAD = direct, depth
+            kept = indexer._Kept.of(view.available, count, choice, per_block if per_block < 64 else 64)
+            wide = torch.uint16 if real else torch.uint32
+            ranks = torch.zeros(rows, kept.stride * indexer.ALIGNED.value, device=DEVICE, dtype=wide)
+            scoring = partial(indexer._score, query, keys, view, choice, kept, ranks, 0, rows)
+            some = partial(indexer._select, ranks, view, choice, kept, blocks, None, 0)
+            best = partial(indexer._select, ranks, view, choice, kept, entries, places, 0)
+            times = " ".join(f"{microseconds([each]):6.1f}" for each in (scoring, some, best))
+            print(f"  {direct}/{depth} {times}", end="", flush=True)
+        indexer.DIRECT, indexer.PER_THREAD = default
         whole = partial(indexer.choose_entries, query, keys, view, count, Candidates(8, 2048, None, False))
         print(f"  whole {microseconds([whole]):9.1f}", flush=True)
 

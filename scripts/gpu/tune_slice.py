@@ -5,7 +5,7 @@
 A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`:
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
 numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `slab=ROWS,WARPS` of hyper-connections,
-`chunk=CHUNK,WARPS` of a selection.
+`select=DIRECT,PER_THREAD` of a selection.
 
 Variants are compiled in parallel first.
 """
@@ -44,8 +44,8 @@ PRESENT = {
     (module, name): getattr(module, name)
     for module, name in (
         (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
-        (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "CHUNK"),
-        (indexer, "_warps"), (hyper_connections, "ROWS"), (hyper_connections, "SLAB_WARPS"),
+        (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "DIRECT"),
+        (indexer, "PER_THREAD"), (hyper_connections, "ROWS"), (hyper_connections, "SLAB_WARPS"),
     )
 }  # fmt: skip
 
@@ -76,8 +76,8 @@ def use(variant: str) -> None:
             routing.tile_height = always(numbers[0])
         elif key == "slab":
             hyper_connections.ROWS, hyper_connections.SLAB_WARPS = numbers
-        elif key == "chunk":
-            indexer.CHUNK, indexer._warps = numbers[0], always(numbers[1])
+        elif key == "select":
+            indexer.DIRECT, indexer.PER_THREAD = numbers
 
 
 def compile_share(variant: str, steps: list[gpu_slice_warm.Step], rank: int, count: int) -> None:

@@ -57,7 +57,8 @@ def _deal_lengths(
     spare = tl.sum(tl.where(real, length - 1, 0), axis=0).to(tl.int32)
     separating = tl.where(spare > 0, 0, 0xFFFFFFFF).to(tl.uint32)
     if (spare > 0) & (spare < DEALT * DRAFTS):
-        separating = threshold_of(keys, inside, spare)
+        zero = (spare * 0).to(tl.uint32)
+        separating = threshold_of(keys, zero, spare, zero + 0x55555555, zero + 0xAAAAAAAA)
     above = (keys > separating) & inside
     equal = (keys == separating) & inside
     wanted = spare - tl.sum(above.to(tl.int32), axis=0)

@@ -7,6 +7,9 @@ follows the visible entries, which the device knows, not the width of the block 
 
 The scores of a later layer are restricted to candidate blocks: there a row has a list of blocks, and the
 "entries" scored are places of that list.
+
+What is left behind are ranks (see `selecting`): of entries, and the best of groups of them, by which the
+selection finds its way.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import triton.language as tl
 
 from .codes import wide_dot
 from .forms import narrowed, round_pairs
+from .selecting import ALIGNED, as_rank
 
 
 @triton.jit
@@ -61,16 +65,44 @@ def _weighted(
     return narrowed(scores, like_pointer)
 
 
-@triton.jit(do_not_specialize=["first_row", "rows", "table_stride", "width"])
+@triton.jit
+def _store_best(ranks, begin, length, pointer, SIZE: tl.constexpr):
+    """The best of every SIZE ranks `[tile, ROWS]` from entry `begin` on; pointers and lengths are of rows."""
+    tile: tl.constexpr = ranks.shape[0]
+    best = tl.max(ranks.reshape(tile // SIZE, SIZE, ranks.shape[1]), axis=1)
+    group = begin // SIZE + tl.arange(0, tile // SIZE)
+    exists = group[:, None] * SIZE < length[None, :]
+    tl.store(pointer[None, :] + group[:, None], best.to(pointer.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def _store_ranks(
+    scores, begin, length, ranks_pointer, blocks_at, groups_at, GROUP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Ranks `[tile, ROWS]` of entries from `begin` on and of what they are grouped to, below `length`."""
+    entry = begin + tl.arange(0, scores.shape[0])
+    exists = entry[:, None] < length[None, :]
+    ranks = tl.where(exists, as_rank(scores, ranks_pointer), 0)
+    tl.store(ranks_pointer[None, :] + entry[:, None], ranks.to(ranks_pointer.dtype.element_ty), mask=exists)
+    if BLOCK > 0:
+        _store_best(ranks, begin, length, ranks_pointer + blocks_at * ALIGNED, BLOCK)
+    if GROUP > 1:
+        _store_best(ranks, begin, length, ranks_pointer + groups_at * ALIGNED, GROUP)
+
+
+@triton.jit(do_not_specialize=["first_row", "rows", "table_stride", "stride", "blocks_at", "groups_at"])
 def score_entries(
     query_pointer, turns_pointer, weights_pointer, keys_pointer, sequence_pointer, visible_pointer,
-    table_pointer, chosen_pointer, scores_pointer, first_row, rows, table_stride, width, head_scale,
-    HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
+    table_pointer, chosen_pointer, ranks_pointer, first_row, rows, table_stride, stride, blocks_at, groups_at,
+    head_scale, HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
     FORM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, ASSEMBLY: tl.constexpr,
+    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: groups of rows from `first_row` on, shares of the entries. Scores `[rows - first_row, width]`
-    are written below each row's visible entries only. With CANDIDATES blocks a row, ROWS is 1.
+    """Grid: groups of rows from `first_row` on, shares of the entries. Ranks are written below each row's
+    visible entries only, rows `stride` apart, in units of `ALIGNED`: of entries, from `blocks_at` on of
+    blocks of BLOCK entries (0: none), from `groups_at` on of groups of GROUP (1: none). With CANDIDATES
+    blocks a row, ROWS is 1.
     """
     begin_row = (first_row + tl.program_id(0) * ROWS).to(tl.int64)
     share, shares = tl.program_id(1), tl.num_programs(1)
@@ -84,7 +116,7 @@ def score_entries(
     own_row = begin_row + number
     sequence = tl.load(sequence_pointer + own_row, mask=own_row < rows, other=-1)
     visible = tl.load(visible_pointer + own_row, mask=own_row < rows, other=0)
-    scores = scores_pointer + (own_row - first_row) * width
+    ranks = ranks_pointer + (own_row - first_row) * stride * ALIGNED
     column, within = tl.arange(0, DIM), tl.arange(0, TILE)
     if CANDIDATES > 0:
         current = tl.max(sequence, axis=0)
@@ -103,7 +135,8 @@ def score_entries(
             keys = tl.load(cells, mask=shown[:, None], other=0.0)
             found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
             found = tl.where(shown[:, None], found, -float("inf"))
-            tl.store(scores[None, :] + place[:, None], found, mask=(place < length)[:, None])
+            most = (number * 0 + length).to(tl.int32)
+            _store_ranks(found, begin, most, ranks, blocks_at, groups_at, GROUP, 0)
     else:
         count = tl.minimum(rows - begin_row, ROWS)
         done = begin_row * 0
@@ -118,34 +151,5 @@ def score_entries(
                 slot = page * PER_BLOCK + begin % PER_BLOCK + within
                 keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
                 found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
-                entry = begin + within
-                tl.store(scores[None, :] + entry[:, None], found, mask=entry[:, None] < seen[None, :])
+                _store_ranks(found, begin, seen, ranks, blocks_at, groups_at, GROUP, BLOCK)
             done += tl.sum(mine.to(tl.int64), axis=0)
-
-
-@triton.jit(do_not_specialize=["first_row", "width", "blocks"])
-def score_blocks(
-    scores_pointer,
-    visible_pointer,
-    best_pointer,
-    first_row,
-    width,
-    blocks,
-    SIZE: tl.constexpr,
-    SIZE_PADDED: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """The best visible score of every block of entries, infinite for the block of the newest.
-
-    Grid: rows from `first_row` on, tiles of blocks.
-    """
-    line = tl.program_id(0).to(tl.int64)
-    visible = tl.load(visible_pointer + first_row + line)
-    block = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    within = tl.arange(0, SIZE_PADDED)
-    entry = block[:, None] * SIZE + within[None, :]
-    inside = (within < SIZE)[None, :] & (entry < visible)
-    scores = tl.load(scores_pointer + line * width + entry, mask=inside, other=-float("inf"))
-    best = tl.max(scores, axis=1)
-    best = tl.where(block == (visible - 1) // SIZE, float("inf"), best)
-    tl.store(best_pointer + line * blocks + block, best, mask=block * SIZE < visible)

@@ -15,15 +15,24 @@ from torch import Tensor
 from ..reference import indexer as reference
 from ..reference.indexer import Candidates, ChosenEntries, EntryView, IndexQuery
 from .forms import FORM
-from .index_scores import score_blocks, score_entries
+from .index_scores import score_entries
 from .launching import INTERPRETED, power_of_two
-from .selecting import BLOCKS, ENTRIES, LISTED, list_visible, select_best
+from .selecting import ALIGNED, BLOCKS, ENTRIES, LISTED, list_visible, select_best
 
 SCORES_AT_A_TIME = 1 << 26
-"""Scores kept at a time: 256 MiB."""
+"""Scores kept at a time: 128 MiB of ranks, or 256."""
 
-CHUNK = 4096
-"""Items that one program of a selection holds."""
+DIRECT = 4096
+"""Items up to which a selection looks at all of them, without groups."""
+
+MOST = 1 << 15
+"""Items that a selection can count."""
+
+TILE = 64
+"""Entries that are scored at a time, and thereby the most of a group."""
+
+PER_THREAD = 8
+"""Items of a selection that one thread holds."""
 
 PROGRAMS = 528
 """About as many programs as keep a large card busy, four for each of its multiprocessors."""
@@ -47,116 +56,113 @@ def choose_entries(
 ) -> ChosenEntries:
     """See the twin; int32."""
     rows, _, dim = query.query_rows_heads_dim.shape
-    if dim & (dim - 1) or dim < 32 or candidates.size & (candidates.size - 1):
+    listed = candidates.chosen
+    width = view.available
+    if listed is not None:
+        width = listed.shape[1] * candidates.size
+        candidates = candidates._replace(chosen=listed.contiguous(), publish=False)
+    kept = _Kept.of(width, count, candidates, min(TILE, view.per_block))
+    if dim & (dim - 1) or dim < 32 or candidates.size & (candidates.size - 1) or not kept.possible:
         return reference.choose_entries(query, keys_blocks_entries_dim, view, count, candidates)
     device = query.query_rows_heads_dim.device
     entries, places = torch.empty(2, rows, count, dtype=torch.int32, device=device).unbind()
     blocks = None
     if candidates.publish:
         blocks = torch.empty(rows, candidates.most, dtype=torch.int32, device=device)
-    if rows == 0:
-        return ChosenEntries(entries, places, blocks)
-    listed = candidates.chosen
-    listing = _Listing(ENTRIES.value, candidates.size, 1, None)
-    width = view.available
-    if listed is not None:
-        listing = _Listing(LISTED.value, candidates.size, listed.shape[1], listed.contiguous())
-        width = listed.shape[1] * candidates.size
+    short = query.query_rows_heads_dim.dtype == torch.bfloat16  # scores are rounded to the query's type
+    form = torch.uint16 if short else torch.uint32
     piece = max(1, min(rows, SCORES_AT_A_TIME // max(width, 1)))
     for first in range(0, rows, piece):
         end = min(first + piece, rows)
-        scores = torch.empty(end - first, width, dtype=torch.float32, device=device)
-        _score(query, keys_blocks_entries_dim, view, listing, scores, first, end)
+        ranks = torch.empty(end - first, kept.stride * ALIGNED.value, dtype=form, device=device)
+        _score(query, keys_blocks_entries_dim, view, candidates, kept, ranks, first, end)
         if blocks is not None:
-            _select_blocks(scores, view, candidates, blocks, first)
-        _select(scores, view, listing, entries, places, first, count)
+            _select(ranks, view, candidates, kept, blocks, None, first)
+        _select(ranks, view, candidates, kept, entries, places, first)
     return ChosenEntries(entries, places, blocks)
 
 
-class _Listing(NamedTuple):
-    """What the items of a selection are: entries, blocks of entries, or places of a row's list of blocks."""
+class _Kept(NamedTuple):
+    """What lies in a row of ranks: those of entries, of blocks of them, of groups of them."""
 
-    mode: int
-    size: int  # entries of a block
-    candidates: int  # blocks of a list
-    chosen: Tensor | None
+    width: int  # entries, or places of a list of blocks
+    blocks: int
+    group: int  # entries of a group; 1: there are none
+    blocks_at: int  # where those begin, in units of `ALIGNED`
+    groups_at: int
+    stride: int
+    possible: bool  # the kernels can do it
+
+    @classmethod
+    def of(cls, width: int, count: int, candidates: Candidates, tile: int) -> _Kept:
+        """Groups as large as make the choice of groups and that among their entries about equally long."""
+        group = 1
+        while width > DIRECT and 2 * group <= min(tile, MOST // count) and group * group * count < width:
+            group *= 2
+        blocks = triton.cdiv(width, candidates.size) if candidates.publish else 0
+        blocks_at = triton.cdiv(width, ALIGNED.value)
+        groups_at = blocks_at + triton.cdiv(blocks, ALIGNED.value)
+        groups = triton.cdiv(width, group) if group > 1 else 0
+        stride = groups_at + triton.cdiv(groups, ALIGNED.value)
+        possible = width <= MOST * group and (blocks == 0 or candidates.size <= tile)
+        return cls(width, blocks, group, blocks_at, groups_at, stride, possible)
 
 
 def _score(
     query: IndexQuery,
     keys: Tensor,
     view: EntryView,
-    listing: _Listing,
-    scores: Tensor,
+    candidates: Candidates,
+    kept: _Kept,
+    ranks: Tensor,
     first: int,
     end: int,
 ) -> None:
     heads, dim = query.query_rows_heads_dim.shape[1:]
-    listed = listing.chosen is not None
-    longest = 1 if listed else view.rows.tiles.longest
+    chosen = candidates.chosen
+    longest = 1 if chosen is not None else view.rows.tiles.longest
     height = 1 if longest == 1 else 2 if longest <= 8 else 4
     padded = max(power_of_two(heads), 16 // height)  # the matrix units take no fewer than 16 lines
     groups = triton.cdiv(end - first, height)
-    tile = min(64, view.per_block)
-    splits = max(1, min(PROGRAMS // groups, triton.cdiv(scores.shape[1], tile)))
+    tile = min(TILE, view.per_block)
+    splits = max(1, min(PROGRAMS // groups, triton.cdiv(kept.width, tile)))
     score_entries[(groups, splits)](
         query.query_rows_heads_dim.contiguous(), query.turns_rows_dim,
         query.head_weights_rows_heads.contiguous(), keys, view.rows.sequence, view.visible, view.block_table,
-        listing.chosen if listed else view.visible, scores, first, end, view.block_table.stride(0),
-        scores.shape[1], query.head_scale, HEADS=heads, HEADS_PADDED=padded, DIM=dim,
-        ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form], NARROW=query.narrow,
-        PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
-        CANDIDATES=listing.candidates if listed else 0, SIZE=listing.size, ASSEMBLY=not INTERPRETED,
+        view.visible if chosen is None else chosen, ranks, first, end, view.block_table.stride(0),
+        kept.stride, kept.blocks_at, kept.groups_at, query.head_scale, HEADS=heads,
+        HEADS_PADDED=padded, DIM=dim, ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form],
+        NARROW=query.narrow, PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
+        CANDIDATES=0 if chosen is None else chosen.shape[1], SIZE=candidates.size, GROUP=kept.group,
+        BLOCK=candidates.size if kept.blocks else 0, ASSEMBLY=not INTERPRETED,
         num_warps=4 if padded * height < 128 else 8, num_stages=3,
     )  # fmt: skip
 
 
-def _select_blocks(
-    scores: Tensor, view: EntryView, candidates: Candidates, chosen: Tensor, first: int
-) -> None:
-    rows, width = scores.shape
-    blocks = triton.cdiv(width, candidates.size)
-    best = scores.new_empty(rows, blocks)
-    tile = min(256, power_of_two(blocks))
-    score_blocks[(rows, triton.cdiv(blocks, tile))](
-        scores, view.visible, best, first, width, blocks, SIZE=candidates.size,
-        SIZE_PADDED=power_of_two(candidates.size), TILE=tile, num_warps=4,
-    )  # fmt: skip
-    listing = _Listing(BLOCKS.value, candidates.size, 1, None)
-    _select(best, view, listing, chosen, chosen, first, candidates.most)
-
-
 def _select(
-    scores: Tensor,
+    ranks: Tensor,
     view: EntryView,
-    listing: _Listing,
+    candidates: Candidates,
+    kept: _Kept,
     entries: Tensor,
-    places: Tensor,
+    places: Tensor | None,
     first: int,
-    count: int,
 ) -> None:
-    """The best `count` items of each row; level by level until one chunk holds what is left."""
-    rows, width = scores.shape
-    chunk = min(max(CHUNK, 4 * power_of_two(count)), max(power_of_two(width), 16))
-    chosen = listing.chosen if listing.chosen is not None else view.visible
-    keys = numbers = next_keys = next_numbers = entries
-    level, last = 0, False
-    while not last:
-        parts = triton.cdiv(width, chunk)
-        last = parts <= 1
-        if not last:
-            next_keys, next_numbers = torch.empty(
-                2, rows, parts * count, dtype=torch.int32, device=scores.device
-            ).unbind()
-        select_best[(rows, max(parts, 1))](
-            scores, keys, numbers, next_keys, next_numbers, view.visible, view.rows.sequence,
-            view.block_table, chosen, entries, places, first, width, parts * count,
-            view.block_table.stride(0), level, int(last), COUNT=count, COUNT_PADDED=power_of_two(count),
-            CHUNK=chunk, MODE=listing.mode, SIZE=listing.size, CANDIDATES=listing.candidates,
-            PER_BLOCK=view.per_block, num_warps=_warps(chunk),
-        )  # fmt: skip
-        keys, numbers, width, level = next_keys, next_numbers, parts * count, level + 1
-
-
-def _warps(chunk: int) -> int:
-    return 1 if chunk <= 512 else 4 if chunk <= 2048 else 8
+    """The best of each row: entries and their places; without those, blocks."""
+    count, chosen = entries.shape[1], candidates.chosen
+    at, width, group = 0, kept.width, kept.group
+    mode = ENTRIES if chosen is None else LISTED
+    if places is None:
+        mode, at, width = BLOCKS, kept.blocks_at, kept.blocks
+        group = group // candidates.size if width > 4 * DIRECT and group > candidates.size else 1
+    items = max(power_of_two(width if group == 1 else max(triton.cdiv(width, group), count * group)), 32)
+    depth = max(min(PER_THREAD, items // 32), items // 1024)
+    threads = items // depth
+    select_best[(ranks.shape[0],)](
+        ranks, view.visible, view.rows.sequence, view.block_table, view.visible if chosen is None else chosen,
+        entries, entries if places is None else places, first, kept.stride, at, kept.groups_at,
+        view.block_table.stride(0), COUNT=count, COUNT_PADDED=power_of_two(count), THREADS=threads,
+        DEPTH=depth, GROUP=group, MODE=mode.value, SIZE=candidates.size,
+        CANDIDATES=1 if chosen is None else chosen.shape[1], PER_BLOCK=view.per_block,
+        num_warps=threads // 32,
+    )  # fmt: skip

@@ -1,10 +1,15 @@
 """The exact best of many scores, ties to the lower number, in ascending order of numbers.
 
-Scores become integers of the same order. A program holds up to `CHUNK` of them in registers and searches the
-range of values for one that separates the best from the rest, by counting how many reach it: no sorting, no
-atomics. What is larger is chosen; of what is equal, the first ones. Longer lists are cut into chunks: each
-leaves its own best to a next launch, until one chunk holds them all. That is exact, and since every chunk but
-the last is full, what the chunks leave is again a list without holes.
+Scores are compared as integers of the same order, their ranks. A program holds a few thousand of them in
+registers and searches the range of ranks for one that separates the best from the rest, by counting how many
+reach it: no sorting, no atomics. What is larger is chosen; of what is equal, the first ones.
+
+Rejected: cutting a longer list into chunks that each leave their best to a next launch. One row over 131,072
+entries took three launches one after the other, each of them mostly its beginning and its end. Here a list is
+cut into groups whose best ranks are known (the kernel that scores entries leaves them), and the best groups
+are chosen first. That is exact: an item of a group that was not chosen is beaten by an item of each group
+that was, and where ranks are equal by a lower number. So both choices are of about the square root of the
+list's length times `COUNT`, and one program makes both, with the same code.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import triton.language as tl
 ENTRIES = tl.constexpr(0)
 BLOCKS = tl.constexpr(1)
 LISTED = tl.constexpr(2)
+ALIGNED = tl.constexpr(16)
+"""Ranks whose place in memory is a whole number of loads."""
 
 
 @triton.jit
@@ -25,110 +32,128 @@ def as_ordered(score):
 
 
 @triton.jit
-def threshold_of(keys, inside, count):
-    """A number that separates the `count` largest keys from the others: fewer than `count` keys are above
-    it, and `count` or more reach it.
+def as_rank(score, like_pointer):
+    """The order of scores in as many bits as are stored: of bfloat16 numbers the upper 16 are enough."""
+    drop: tl.constexpr = 32 - like_pointer.dtype.element_ty.primitive_bitwidth
+    return as_ordered(score) >> drop
 
-    The range between the smallest and the largest key is cut in three until that is so. The two counts of a
-    round share one sum, 16 bits each: a warp adds up 32 bits in one instruction, and the latency of such sums
-    is what a round takes. Where exactly `count` keys reach a trial, the search is over: for distinct scores
-    that is after about half as many rounds as the bits of the range.
+
+@triton.jit
+def threshold_of(ranks, low, count, first_share, second_share):
+    """A number from `low` on that separates the `count` largest ranks from the others: fewer than `count` are
+    above it, and `count` or more reach it, if so many reach `low`.
+
+    The range from `low` to the largest rank is cut in three until that is so: at first at two shares of it,
+    in units of 2^-32, then evenly. The two counts of a round share one sum, 16 bits each: a warp adds up 32
+    bits in one instruction, and the latency of such sums is what a round takes. Where exactly `count` ranks
+    reach a trial, the search is over.
     """
-    tl.static_assert(keys.shape[0] < 65536)
-    low = tl.min(tl.where(inside, keys, 0xFFFFFFFF), axis=0).to(tl.int64)
-    high = tl.max(keys, axis=0).to(tl.int64)
+    tl.static_assert(ranks.numel < 65536)
+    high = tl.max(ranks)
     while low < high:
         width = high - low
-        first = low + ((width * 21845) >> 16) + 1
-        second = low + ((width * 43690) >> 16) + 1
-        reached = (keys >= first.to(tl.uint32)).to(tl.uint32)
-        reached += (keys >= second.to(tl.uint32)).to(tl.uint32) << 16
-        counts = tl.sum(reached, axis=0).to(tl.uint32)
-        of_first, of_second = (counts & 0xFFFF).to(tl.int32), (counts >> 16).to(tl.int32)
+        first = low + tl.umulhi(width, first_share) + 1
+        second = low + tl.umulhi(width, second_share) + 1
+        counts = tl.sum((ranks >= first).to(tl.uint32) + ((ranks >= second).to(tl.uint32) << 16))
+        of_first, of_second = counts & 0xFFFF, counts >> 16
         bottom = tl.where(of_second >= count, second, tl.where(of_first >= count, first, low))
         top = tl.where(of_second >= count, high, tl.where(of_first >= count, second - 1, first - 1))
         met = tl.where(of_second >= count, of_second, of_first)
         low = bottom
         high = tl.where(met == count, bottom, top)
-    return low.to(tl.uint32)
+        first_share, second_share = first_share * 0 + 0x55555555, second_share * 0 + 0xAAAAAAAA
+    return low
 
 
-@triton.jit
-def length_of(
-    visible, level, CHUNK: tl.constexpr, COUNT: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr,
-    CANDIDATES: tl.constexpr,
+@triton.jit(do_not_specialize=["first_row", "stride", "fine", "coarse", "table_stride"])
+def select_best(
+    ranks_pointer, visible_pointer, sequence_pointer, table_pointer, chosen_pointer, entries_pointer,
+    places_pointer, first_row, stride, fine, coarse, table_stride, COUNT: tl.constexpr,
+    COUNT_PADDED: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+    MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr, PER_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """How many items a row has at a level."""
+    """Grid: rows from `first_row` on. Writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their
+    places.
+
+    Ranks lie in units of `ALIGNED`: those of a row from `stride` times its number on, there those of items
+    from `fine` on and those of groups of GROUP items from `coarse` on. The groups chosen stand in the row's
+    entries until these are known. A thread holds DEPTH neighbours: it adds those up by itself, and a scan
+    over threads is all that is left of one over items.
+    """
+    line = tl.program_id(0).to(tl.int64)
+    row = first_row + line
+    visible = tl.load(visible_pointer + row).to(tl.int32)
+    table_pointer += tl.load(sequence_pointer + row) * table_stride
+    ranks_pointer += line * stride * ALIGNED
+    entries_pointer += row * COUNT
     length = visible
     if MODE != ENTRIES:
         length = (visible + SIZE - 1) // SIZE
     if MODE == LISTED:
         length = tl.minimum(length, CANDIDATES) * SIZE
-    for _ in range(level):
-        length = length // CHUNK * COUNT + tl.minimum(length % CHUNK, COUNT)
-    return length
-
-
-@triton.jit(do_not_specialize=["first_row", "width", "next_width", "table_stride", "level", "last"])
-def select_best(
-    scores_pointer, keys_pointer, numbers_pointer, next_keys_pointer, next_numbers_pointer, visible_pointer,
-    sequence_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, first_row, width,
-    next_width, table_stride, level, last, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr,
-    CHUNK: tl.constexpr, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr,
-    PER_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Grid: rows from `first_row` on, chunks. Level 0 reads scores, later ones what the level before left.
-
-    The last level writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their places. All levels
-    share their code: between large products it comes from memory, which takes a third of a launch.
-    """
-    line, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row = first_row + line
-    visible = tl.load(visible_pointer + row).to(tl.int32)
-    table_pointer += tl.load(sequence_pointer + row) * table_stride
-    length = length_of(visible, level, CHUNK, COUNT, MODE, SIZE, CANDIDATES)
-    number = tl.arange(0, CHUNK)
-    here = tl.minimum(length - part * CHUNK, CHUNK)
-    if (last > 0) | (here > 0):
-        cell = line * width + part * CHUNK + number
-        inside = number < here
-        item = part * CHUNK + number
-        if level == 0:
-            score = tl.load(scores_pointer + cell, mask=inside, other=0.0)
-            keys = tl.where(inside, as_ordered(score), 0)
-        else:
-            keys = tl.load(keys_pointer + cell, mask=inside, other=0).to(tl.uint32, bitcast=True)
-            item = tl.load(numbers_pointer + cell, mask=inside, other=0)
-        # Minus infinity is never chosen in the end.
-        threshold = tl.where(last > 0, 0x007FFFFF, 0).to(tl.uint32)
-        if here > COUNT:
-            threshold = tl.maximum(threshold, threshold_of(keys, inside, COUNT))
-        above = (keys > threshold) & inside
-        equal = (keys == threshold) & inside
-        equal = equal & ((last == 0) | (threshold > 0x007FFFFF))
-        # Both running counts in one scan: what stands above the threshold, and the first of its equals.
-        running = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), axis=0)
-        wanted = COUNT - tl.sum(above.to(tl.int32), axis=0)
+    drop: tl.constexpr = 32 - ranks_pointer.dtype.element_ty.primitive_bitwidth
+    # Minus infinity is never chosen.
+    nothing: tl.constexpr = 0x007FFFFF >> drop
+    infinity: tl.constexpr = 0xFF800000 >> drop
+    low = (visible * 0 + nothing).to(tl.uint32)
+    # The best of most lists lie within a few octaves of a range of hundreds; and once the worst of the best
+    # groups is known, hardly more items reach it than are wanted.
+    first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
+    thread = tl.arange(0, THREADS)[:, None] * DEPTH
+    number = thread + tl.arange(0, DEPTH)[None, :]
+    rest = tl.arange(0, COUNT_PADDED)
+    groups = visible * 0
+    for stage in range(1 if GROUP == 1 else 2):
+        last = stage == (0 if GROUP == 1 else 1)
+        begin, span, end = fine, 1, length
+        item, near = number, thread < length
+        if GROUP > 1:
+            span = tl.where(last, 1, GROUP)
+            begin = tl.where(last, fine, coarse)
+            end = tl.where(last, length, (length + GROUP - 1) // GROUP)
+            listed = thread if GROUP >= DEPTH else number
+            known = last & (listed < groups * GROUP)
+            group = tl.load(entries_pointer + listed // GROUP, mask=known, other=0)
+            item = tl.where(last, group * GROUP + number % GROUP, number)
+            near = tl.where(last, known, thread < end)
+        # Neighbours come in one load; what stands beyond the end is no rank.
+        ranks = tl.load(ranks_pointer + begin * ALIGNED + item, mask=near, other=0).to(tl.uint32)
+        ranks = tl.where(near & (item < end), ranks, 0)
+        if MODE == BLOCKS:
+            # The block of the newest entry always is one.
+            newest = near & (item == (length - 1) // span)
+            ranks = tl.where(newest, tl.maximum(ranks, infinity), ranks)
+        threshold = low
+        if end > COUNT:
+            threshold = threshold_of(ranks, low, COUNT, first_share, second_share)
+        above = ranks > threshold
+        equal = (ranks == threshold) & (threshold > nothing)
+        # Both counts in one sum and one scan: what is above the threshold, and the first of its equals.
+        either = above.to(tl.uint32) + (equal.to(tl.uint32) << 16)
+        of_thread = tl.sum(either, axis=1)
+        total = tl.sum(of_thread)
+        running = tl.cumsum(either, axis=1) + (tl.cumsum(of_thread, axis=0) - of_thread)[:, None]
+        wanted = COUNT - (total & 0xFFFF)
         equals = running >> 16
         taken = above | (equal & (equals <= wanted))
-        place = (running & 0xFFFF) + tl.minimum(equals, wanted) - 1
-        if last > 0:
+        place = ((running & 0xFFFF) + tl.minimum(equals, wanted)).to(tl.int32) - 1
+        groups = ((total & 0xFFFF) + tl.minimum(total >> 16, wanted)).to(tl.int32)
+        if last:
             if MODE == LISTED:
                 block = tl.load(chosen_pointer + row * CANDIDATES + item // SIZE, mask=taken, other=0)
                 item = block.to(tl.int32) * SIZE + item % SIZE
-            tl.store(entries_pointer + row * COUNT + place, item, mask=taken)
-            rest = tl.arange(0, COUNT_PADDED)
-            unused = (rest >= tl.sum(taken.to(tl.int32), axis=0)) & (rest < COUNT)
-            tl.store(entries_pointer + row * COUNT + rest, rest * 0 - 1, mask=unused)
+            unused = (rest >= groups) & (rest < COUNT)
+            tl.store(entries_pointer + rest, rest * 0 - 1, mask=unused)
             if MODE != BLOCKS:
                 page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
                 slot = page * PER_BLOCK + item % PER_BLOCK
                 tl.store(places_pointer + row * COUNT + place, slot, mask=taken)
                 tl.store(places_pointer + row * COUNT + rest, rest * 0 - 1, mask=unused)
-        else:
-            cell = line * next_width + part * COUNT + place
-            tl.store(next_keys_pointer + cell, keys.to(tl.int32, bitcast=True), mask=taken)
-            tl.store(next_numbers_pointer + cell, item, mask=taken)
+        tl.store(entries_pointer + place, item, mask=taken)
+        if GROUP > 1:
+            tl.debug_barrier()
+            low = threshold
+            first_share, second_share = low * 0 + 0x10000000, low * 0 + 0x40000000
 
 
 @triton.jit(do_not_specialize=["table_stride", "width"])
