@@ -43,8 +43,8 @@ def time_attention(rows: int, variants: list[str]) -> None:
 
 def time_choice() -> None:
     cases = (
-        (64, 1, 600, 8, False), (1, 1, 1024, 10, True), (64, 1, 1024, 10, True), (1, 1, 16384, 130, True),
-        (64, 1, 16384, 130, True), (1, 1, 131072, 1026, True), (1, 1024, 16384, 130, True),
+        (1, 1, 131072, 1024, True), (1, 1, 16384, 128, True), (1, 1024, 16384, 128, True),
+        (64, 1, 16384, 128, True), (1, 1, 1024, 8, True),
     )  # fmt: skip
     for sequences, each, context, columns, real in cases:
         heads, dim, count, dtype = (32, 128, 512, torch.bfloat16) if real else (4, 32, 64, torch.float32)
@@ -56,7 +56,7 @@ def time_choice() -> None:
         choice = Candidates(8, 2048, None, True)
         blocks = torch.empty(rows, 2048, dtype=torch.int32, device=DEVICE)
         entries, places = torch.empty(2, rows, count, dtype=torch.int32, device=DEVICE).unbind()
-        for direct, depth in ((2048, 8), (4096, 4), (4096, 8), (4096, 16), (8192, 8)):
+        for direct, depth in ((4096, 8), (4096, 16), (8192, 8)):
             indexer.DIRECT, indexer.PER_THREAD = direct, depth
             kept = indexer._Kept.of(view.available, count, choice, per_block if per_block < 64 else 64)
             wide = torch.uint16 if real else torch.uint32
