@@ -158,19 +158,44 @@ def test_scores_in_float32_never_come_from_the_library(
     assert asked == [torch.bfloat16]
 
 
-def test_the_tables_of_the_launch_equal_those_of_a_sort(device: torch.device) -> None:
+@pytest.mark.parametrize("rows", [1, 5, 21, 22, 70])
+def test_the_tables_of_the_launch_equal_those_of_a_sort(
+    rows: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 64 picks, where an expert's fit one tile, by comparison; beyond, by counting. Twice: the counters
+    are left as they were found."""
+    monkeypatch.setattr(routing, "tile_height", lambda picks, experts, dtype: 32)
     mixture = placed(random_experts(5, 32, 32, None, None, torch.float32), device)
-    x, gate = inputs(70, 32, torch.float32, device), torch.randn(5, 32, device=device) / 5
+    x, gate = inputs(rows, 32, torch.float32, device), torch.randn(5, 32, device=device) / 5
     bias = torch.zeros(5, device=device)
-    ours = routing.route_rows(x, gate, bias, bias, None, 3, SCALING, mixture, quantized=False)
-    other = routing.sort_picks(x, ours, mixture, quantized=False)
-    kept = other.tiles.count > 0
-    assert torch.equal(ours.tiles.count, other.tiles.count)
-    experts_of = ours.chosen.flatten()
-    assert torch.equal(experts_of[ours.tiles.order.long()], experts_of[other.tiles.order.long()])
-    assert ours.tiles.order.sort().values.tolist() == list(range(210))
-    for name in ("expert", "first"):
-        assert torch.equal(getattr(ours.tiles, name)[kept], getattr(other.tiles, name)[kept])
+    for _ in range(2):
+        ours = routing.route_rows(x, gate, bias, bias, None, 3, SCALING, mixture, quantized=False)
+        assert not routing._counters(device).any()
+        other = routing.sort_picks(x, ours, mixture, quantized=False)
+        kept = other.tiles.count > 0
+        assert torch.equal(ours.tiles.count, other.tiles.count)
+        experts_of = ours.chosen.flatten()
+        assert torch.equal(experts_of[ours.tiles.order.long()], experts_of[other.tiles.order.long()])
+        assert ours.tiles.order.sort().values.tolist() == list(range(3 * rows))
+        for name in ("expert", "first"):
+            assert torch.equal(getattr(ours.tiles, name)[kept], getattr(other.tiles, name)[kept])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_chooses_the_same_alone(dtype: torch.dtype, device: torch.device) -> None:
+    """Experts and shares, bit for bit, with the gate's columns in parts."""
+    mixture = placed(random_experts(70, 32, 32, None, None, dtype), device)
+    x, gate = inputs(20, 1280, dtype, device), (torch.randn(70, 1280) / 36).to(device, dtype)
+    biases, image = torch.randn(2, 70, device=device) / 9, torch.arange(20, device=device) % 3 == 0
+
+    def run(part: slice) -> reference.Routing:
+        return routing.route_rows(x[part], gate, *biases, image[part], 6, SCALING, mixture, quantized=False)
+
+    whole = run(slice(None))
+    for part in (slice(1), slice(17, 20), slice(7, 18)):
+        some = run(part)
+        assert torch.equal(some.chosen, whole.chosen[part])
+        assert torch.equal(some.shares, whole.shares[part])
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")

@@ -1,4 +1,4 @@
-"""Hyper-connections: one launch or two, with and without the mixing in of an output, at odd sizes."""
+"""Hyper-connections of narrow and wide rows, with and without the mixing in of an output, at odd sizes."""
 
 from __future__ import annotations
 
@@ -72,20 +72,22 @@ def run(inputs: Inputs, expands: bool) -> tuple[Tensor, ...]:
     return kernels.open_sublayer(inputs.streams, inputs.pre, *inputs.fixed, sums, **COEFFICIENTS)
 
 
-@pytest.fixture(params=["one launch", "two launches"])
-def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways, at widths that are quick to interpret."""
-    if request.param == "two launches":
+@pytest.fixture(params=["narrow", "wide"])
+def widths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways, at widths that are quick to interpret. Wide rows: one tile in one launch, more in two."""
+    if request.param == "wide":
         monkeypatch.setattr(kernels, "NARROW", 0)
-        monkeypatch.setattr(kernels, "FEW_ROWS", 3)
-    for name in ("SLAB", "NARROW_COLUMNS"):
+        monkeypatch.setattr(kernels, "FEW_ROWS", 16)
+    for name in ("SLAB", "NARROW_COLUMNS", "NORM_COLUMNS"):
         monkeypatch.setattr(kernels, name, 16)
 
 
-@pytest.mark.usefixtures("launches")
+@pytest.mark.usefixtures("widths")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("expands", [False, True])
-@pytest.mark.parametrize(("rows", "copies", "dim"), [(1, 4, 16), (17, 4, 33), (5, 2, 40)])
+@pytest.mark.parametrize(
+    ("rows", "copies", "dim"), [(1, 4, 16), (16, 4, 20), (17, 4, 33), (19, 4, 33), (5, 2, 40)]
+)
 def test_kernel_equals_twin(
     rows: int, copies: int, dim: int, expands: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -95,14 +97,14 @@ def test_kernel_equals_twin(
         assert_close(out, expected, 5e-6 if dtype == torch.float32 else 6e-3)
 
 
-@pytest.mark.usefixtures("launches")
+@pytest.mark.usefixtures("widths")
 def test_bfloat16_streams_lose_nothing_on_the_way_to_the_coefficients(device: torch.device) -> None:
     inputs = Inputs(4, 4, 33, torch.bfloat16, device)
     for out, expected in zip(run(inputs, False)[1:], twin(inputs, False)[1:], strict=True):
         assert_close(out, expected, 2e-6)
 
 
-@pytest.mark.usefixtures("launches")
+@pytest.mark.usefixtures("widths")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype, device: torch.device) -> None:
     inputs = Inputs(17, 4, 33, dtype, device)
@@ -112,9 +114,19 @@ def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype, device: torch.d
         return kernels.expand_and_open(*rows, *inputs.fixed, sums, **COEFFICIENTS)
 
     assert_rows_independent(operation, inputs.expanding, row=16)
+    assert_rows_independent(operation, [rows[:7] for rows in inputs.expanding], row=3)
 
 
-@pytest.mark.usefixtures("launches")
+def test_counters_are_left_at_zero(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "NARROW", 0)
+    inputs = Inputs(3, 4, 70, torch.float32, device)
+    first = run(inputs, True)
+    assert not kernels._counters(device).any()
+    for again, expected in zip(run(inputs, True), first, strict=True):
+        assert torch.equal(again, expected)
+
+
+@pytest.mark.usefixtures("widths")
 def test_zero_streams_give_zeros_not_nan(device: torch.device) -> None:
     inputs = Inputs(2, 4, 32, torch.float32, device)
     inputs.streams.zero_()
@@ -123,19 +135,20 @@ def test_zero_streams_give_zeros_not_nan(device: torch.device) -> None:
     assert all(bool(x.isfinite().all()) for x in coefficients)
 
 
-@pytest.mark.usefixtures("launches")
+@pytest.mark.usefixtures("widths")
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # by the interpreter's numpy
-def test_a_row_of_nan_stays_alone(device: torch.device) -> None:
-    inputs = Inputs(18, 4, 33, torch.bfloat16, device)
+@pytest.mark.parametrize("rows", [9, 18])
+def test_a_row_of_nan_stays_alone(rows: int, device: torch.device) -> None:
+    inputs = Inputs(rows, 4, 33, torch.bfloat16, device)
     clean = run(inputs, True)
     inputs.streams[7] = torch.nan
-    others = torch.arange(18, device=device) != 7
+    others = torch.arange(rows, device=device) != 7
     for out, expected in zip(run(inputs, True), clean, strict=True):
         assert torch.equal(out[others], expected[others])
         assert bool(out[7].isnan().any())
 
 
-@pytest.mark.usefixtures("launches")
+@pytest.mark.usefixtures("widths")
 def test_no_rows(device: torch.device) -> None:
     inputs = Inputs(0, 4, 24, torch.float32, device)
     shapes = [tuple(out.shape) for out in run(inputs, True)]
