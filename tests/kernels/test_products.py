@@ -44,6 +44,29 @@ def test_wide_matrices_are_parted_and_the_parts_always_added_in_order(device: to
     assert torch.equal(products.linear(x[2:3], weight), first[2:3])
 
 
+@pytest.mark.parametrize("rows", [0, 1, 7, 9, 65])
+def test_plain_weights_with_many_columns(
+    rows: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streamed up to 64 rows, a row's bits the same whatever is with it; the library's beyond."""
+    asked = []
+    library = reference.linear
+    monkeypatch.setattr(reference, "linear", lambda x, weight: asked.append(x.shape[0]) or library(x, weight))
+    x = torch.randn(rows, 2048).to(device, torch.bfloat16)
+    weight = (torch.randn(48, 2048) / 45).to(device, torch.bfloat16)
+    expected = x.double() @ weight.double().T
+    result = products.linear(x, weight)
+    assert result.dtype == torch.bfloat16
+    assert_close(result, expected)
+    wide = products.wide_linear(x, weight)
+    assert wide.dtype == torch.float32
+    assert_close(wide, expected)
+    assert asked == ([65] if rows == 65 else [])
+    if 0 < rows <= 8:  # beyond, the interpreter multiplies tiles of another height in another order
+        assert torch.equal(products.wide_linear(x[-1:], weight), wide[-1:])
+        assert not products._counters(device).any()
+
+
 @pytest.mark.parametrize("rows", [3, 20])
 def test_groups_have_matrices_of_their_own(rows: int, device: torch.device) -> None:
     whole = stored(3 * 32, 64, device)

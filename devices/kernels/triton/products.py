@@ -39,12 +39,16 @@ _COUNTERS = 1 << 16
 LEAST_COLUMNS = 512
 """Of a part: adding up partial sums takes time, too."""
 
+PLAIN_ROWS, PLAIN_COLUMNS, PLAIN_OUT = 64, 2048, 2048
+"""Plain bfloat16 weights that are streamed as well: the library parts such columns, too, and adds up in a
+launch of its own. Up to so many rows; at least so many columns; at most so many outputs."""
+
 
 @triton.jit(do_not_specialize=["rows"])
 def _stream(
     x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, SCALED: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -56,16 +60,19 @@ def _stream(
     start = part * columns
     first_row = group.to(tl.int64) * OUT
     weight_ptr += (first_row + column)[:, None] * IN + (start + k)[None, :]
-    scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
+    if SCALED:
+        scales_ptr = scale_places(scales_ptr + start // 32, (first_row + column) // 32, IN, STEP, WORDS)
     safe_row = tl.minimum(row, rows - 1).to(tl.int64)
     x_ptr += safe_row[None, :] * x_stride + (group * IN + start + k)[:, None]
     sums = tl.zeros((WIDTH, HEIGHT), tl.float32)
     for _ in range(0, columns, STEP):
         x = tl.load(x_ptr)
-        weight = expand_e4m3(tl.load(weight_ptr), tl.load(scales_ptr), ASSEMBLY)
+        weight = tl.load(weight_ptr)
+        if SCALED:
+            weight = expand_e4m3(weight, tl.load(scales_ptr), ASSEMBLY)
+            scales_ptr += STEP // (128 if WORDS else 32)
         sums = dot(weight.to(x.dtype), x, sums, ASSEMBLY)
         weight_ptr += STEP
-        scales_ptr += STEP // (128 if WORDS else 32)
         x_ptr += STEP
     out_ptr += row.to(tl.int64)[None, :] * out_stride + (group * OUT + column)[:, None]
     if PARTS == 1:
@@ -131,11 +138,25 @@ def _streamable(x: Tensor, weight: Weight) -> bool:
     )
 
 
-def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor:
+def _plain_streamable(x: Tensor, weight: Tensor) -> bool:
+    out, columns = weight.shape
+    return (
+        x.dtype == weight.dtype == torch.bfloat16
+        and x.numel() <= PLAIN_ROWS * columns
+        and columns >= PLAIN_COLUMNS
+        and columns % 256 == 0
+        and 16 <= out <= PLAIN_OUT
+        and out % 16 == 0
+        and weight.is_contiguous()
+    )
+
+
+def _multiply(x: Tensor, weight: Weight, groups: int, dtype: torch.dtype) -> Tensor:
     """`[rows, groups * out]`; `weight` `[groups *] out, in`, whole blocks."""
     out, columns = weight.shape[-2:]
+    x_rows_in = x if x.dim() == 2 and x.stride(1) == 1 else x.reshape(-1, x.shape[-1]).contiguous()
     rows = x_rows_in.shape[0]
-    result = torch.empty(rows, groups * out, dtype=x_rows_in.dtype, device=x_rows_in.device)
+    result = torch.empty(rows, groups * out, dtype=dtype, device=x_rows_in.device)
     if not rows:
         return result
     height = next(size for size in (8, 16, 32, 64) if rows <= size or size == 64)
@@ -148,11 +169,14 @@ def _multiply(x_rows_in: Tensor, weight: QuantizedWeight, groups: int) -> Tensor
         device=x_rows_in.device,
     )
     step = dividing_step(columns // count, shape.step)
+    codes, scales = weight, weight  # a plain one has no scales to look at
+    if isinstance(weight, QuantizedWeight):
+        codes, scales = weight.payload.view(torch.uint8), weight.scales
     _stream[(out // width * count, tiles, groups)](
-        x_rows_in, weight.payload.view(torch.uint8), weight.scales, partial, _counters(x_rows_in.device),
-        result, rows, x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
-        WIDTH=width, STEP=step, WORDS=step == 128, ASSEMBLY=not INTERPRETED, num_warps=shape.warps,
-        num_stages=1 if INTERPRETED else shape.stages,
+        x_rows_in, codes, scales, partial, _counters(x_rows_in.device), result, rows, x_rows_in.stride(0),
+        result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height, WIDTH=width, STEP=step,
+        SCALED=isinstance(weight, QuantizedWeight), WORDS=step == 128, ASSEMBLY=not INTERPRETED,
+        num_warps=shape.warps, num_stages=1 if INTERPRETED else shape.stages,
     )  # fmt: skip
     return result
 
@@ -173,24 +197,27 @@ def _shape(height: int) -> _Shape:
 
 def linear(x: Tensor, weight: Weight) -> Tensor:
     """See `reference.products.linear`."""
-    if not isinstance(weight, QuantizedWeight):
-        small = plain_products.multiplies(x, weight)
-        return plain_products.linear(x, weight) if small else twin.linear(x, weight)
-    if not _streamable(x, weight):
+    if isinstance(weight, QuantizedWeight):
+        if not _streamable(x, weight):
+            return twin.linear(x, weight)
+        if x.numel() > MOST_STREAMED * weight.shape[-1]:
+            return torch.nn.functional.linear(x, expand(weight, x.dtype))
+    elif plain_products.multiplies(x, weight):
+        return plain_products.linear(x, weight)
+    elif not _plain_streamable(x, weight):
         return twin.linear(x, weight)
-    rows = x.reshape(-1, x.shape[-1])
-    if rows.shape[0] > MOST_STREAMED:
-        return torch.nn.functional.linear(x, expand(weight, x.dtype))
-    if rows.stride(-1) != 1:
-        rows = rows.contiguous()
-    return _multiply(rows, weight, 1).view(*x.shape[:-1], weight.shape[-2])
+    return _multiply(x, weight, 1, x.dtype).view(*x.shape[:-1], weight.shape[-2])
 
 
 def wide_linear(x: Tensor, weight: Weight) -> Tensor:
     """See `reference.products.wide_linear`."""
-    if isinstance(weight, QuantizedWeight) or not plain_products.multiplies(x, weight):
+    if isinstance(weight, QuantizedWeight):
         return twin.wide_linear(x, weight)
-    return plain_products.linear(x, weight)
+    if plain_products.multiplies(x, weight):
+        return plain_products.linear(x, weight)
+    if _plain_streamable(x, weight):
+        return _multiply(x, weight, 1, torch.float32).view(*x.shape[:-1], weight.shape[-2])
+    return twin.wide_linear(x, weight)
 
 
 def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
@@ -204,4 +231,4 @@ def grouped_linear(x_rows_dim: Tensor, weight_groups_out_in: Weight) -> Tensor:
         return twin.grouped_linear(x_rows_dim, weight)
     if x_rows_dim.shape[0] > MOST_STREAMED:
         return twin.grouped_linear(x_rows_dim, expand(weight, x_rows_dim.dtype))
-    return _multiply(x_rows_dim.contiguous(), weight, weight.shape[0])
+    return _multiply(x_rows_dim.contiguous(), weight, weight.shape[0], x_rows_dim.dtype)
