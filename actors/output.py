@@ -44,16 +44,17 @@ Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed | 
 RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
 """Plain integers: comparing with a numpy scalar costs as much as the rest of a row's bookkeeping."""
 
-ROWS_AT_ONCE = 32
-"""Rows served before others run: a step's 512 streams must delay neither the next launch nor the loop."""
+AT_ONCE, AT_ONCE_BEHIND = 64, 512
+"""Rows, of one step or of several served together (which takes less than as many single ones), before others
+run: 512 streams must delay neither the next launch nor the loop. The larger number is for far behind."""
 
 TURNS = 16
 """Turns of the loop for which streams give way at a time: more than lie between the end of a step and the
 next launches, and an end even where callers submit without a pause."""
 
 FAR_BEHIND = 3 * MOST
-"""Waiting messages, other than steps that can be served together, from which rows are served without such
-breaks: planning, which waits for nobody here, is slowed down before the backlog grows."""
+"""Steps served together at most; and waiting messages besides, from which streams give way to nobody: that
+slows down planning, which waits for nobody here, before the backlog grows."""
 
 
 class Output(Actor[Accepted]):
@@ -153,7 +154,8 @@ class Output(Actor[Accepted]):
         """
         later: list[StepCommit] = []
         while (
-            isinstance(self.mailbox.next, StepCommitted)
+            len(later) + 1 < FAR_BEHIND
+            and isinstance(self.mailbox.next, StepCommitted)
             and self.mailbox.next.commit.layout.slots is commit.layout.slots
         ):
             message = self.mailbox.receive_nowait()
@@ -175,20 +177,23 @@ class Output(Actor[Accepted]):
             began = self.trace.span("output.detokenize", began, before.step)  # each step's arrow ends in one
             steps.append(CommitRows(commit))
         newest = commits[-1].step
-        count, at_once = len(steps[0].keys), max(1, ROWS_AT_ONCE // len(steps))
-        for first in range(0, count, at_once):
-            if first and len(self.mailbox) < FAR_BEHIND:
+        first, count = 0, len(steps[0].keys)
+        while first < count:
+            behind = len(self.mailbox) >= FAR_BEHIND
+            end = min(first + (AT_ONCE_BEHIND if behind else AT_ONCE) // (1 + len(steps)), count)
+            self._serve(steps, first, end, now)
+            first = end
+            if first < count:
                 self.trace.span("output.detokenize", began, newest)
-                await self._let_others_run()
+                await self._let_others_run(behind)
                 began = self.trace.clock()
-            self._serve(steps, first, min(first + at_once, count), now)
         self.trace.span("output.detokenize", began, newest)
 
-    async def _let_others_run(self) -> None:
+    async def _let_others_run(self, behind: bool) -> None:
         """Readers first; then everybody through whose hands the device's next step goes."""
         await asyncio.sleep(0)
         turns = 0
-        while turns < TURNS and self._device_waits():
+        while not behind and turns < TURNS and self._device_waits():
             turns += 1
             await asyncio.sleep(0)
         if turns:

@@ -27,13 +27,13 @@ class Log:
 
 
 class Late:
-    """The scheduler's address, as if the device had waited behind every step."""
+    """The scheduler's address, as if the device had waited behind every step, none of which took long."""
 
     def __init__(self, address: Address[StepCommitted]) -> None:
         self._address = address
 
     def post(self, message: StepCommitted) -> None:
-        self._address.post(msgspec.structs.replace(message, device_waits=True))
+        self._address.post(msgspec.structs.replace(message, device_waits=True, seconds=0.0))
 
     async def send(self, message: StepCommitted) -> None:
         self.post(message)
@@ -72,7 +72,7 @@ async def test_streams_give_way_while_the_device_waits(overlap: bool) -> None:
     async with open_hashed(overlap=overlap) as engine:
         log, sampler = Log(engine), engine._host.wiring.sampler
         sampler._to_scheduler = Late(sampler._to_scheduler)
-        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
         prompts = [prompt_of(9, seed) for seed in range(2)]
         done = await asyncio.gather(*(engine.generate(prompt, params) for prompt in prompts))
         for prompt, completion in zip(prompts, done, strict=True):

@@ -12,7 +12,7 @@ import pytest
 from stepahead import SamplingParams
 from stepahead.actors.delta_channel import DeltaChannel
 from stepahead.actors.messages import RequestCancelled, StepCommitted, StreamOpened
-from stepahead.actors.output import TURNS, Output
+from stepahead.actors.output import FAR_BEHIND, TURNS, Output
 from stepahead.devices.clock import run_virtual
 from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.commit import RUNNING, STOP, StepCommit
@@ -137,6 +137,22 @@ def test_other_rows_are_served_apart_and_in_order() -> None:
     assert steps == 3
 
 
+def test_a_long_backlog_is_served_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the loop is bounded, whatever waits."""
+    together, serve = list[int](), Output._committed
+
+    async def counted(output: Output, commits: list[StepCommit]) -> None:
+        together.append(len(commits))
+        await serve(output, commits)
+
+    monkeypatch.setattr(Output, "_committed", counted)
+    rows, most = layout(), 3 * FAR_BEHIND - 1
+    seen, _, steps = served(*(commit(step, rows, (step, step)) for step in range(most)))
+    assert steps == most
+    assert together == [FAR_BEHIND, FAR_BEHIND, FAR_BEHIND - 1]
+    assert [token for delta in seen[0] for token in delta] == list(range(most))
+
+
 @pytest.mark.parametrize("ending", range(3))
 def test_a_sequence_that_ends_among_them_hears_nothing_of_later_steps(ending: int) -> None:
     rows = layout()
@@ -155,7 +171,7 @@ def test_streams_give_way_to_whoever_works_for_the_device(
     waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many turns as they have messages, and not for ever."""
-    monkeypatch.setattr("stepahead.actors.output.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("stepahead.actors.output.AT_ONCE", 2)
     turns: list[str] = []
 
     async def serve() -> None:
