@@ -15,8 +15,8 @@ Invariant: between 1 and `MOST` steps, and no text waits for others longer than 
 from __future__ import annotations
 
 MOST = 8
-"""Steps that streams hear of at once at most: an eighth of a reader's turn is a small part of a step, and eight
-of a card's shortest steps are as long as text may wait."""
+"""Steps that streams hear of at once at most: an eighth of a reader's turn is a small part of a step, and
+eight of a card's shortest steps are as long as text may wait."""
 
 LATEST = 0.005
 """Seconds that text may wait: what an event loop may lag."""
