@@ -65,16 +65,23 @@ def embed_drafts(
 
 
 @triton.jit
-def _mixed(
-    output_pointer, streams_pointer, post_pointer, comb_pointer, row, copy, column, inside, DIM, COPIES
-):
+def _fetched(output_pointer, streams_pointer, row, column, inside, DIM: tl.constexpr, COPIES: tl.constexpr):
+    """An output and the streams of a row that it is mixed into."""
+    written = tl.load(output_pointer + row * DIM + column, mask=inside, other=0.0)
+    sources = ()
+    for source in tl.static_range(COPIES):
+        place = (row * COPIES + source) * DIM + column
+        sources = sources + (tl.load(streams_pointer + place, mask=inside, other=0.0),)  # noqa: RUF005
+    return written, sources
+
+
+@triton.jit
+def _mixed(written, sources, post_pointer, comb_pointer, row, copy, COPIES: tl.constexpr):
     """One new stream of a row, in float32 and not yet rounded."""
-    written = tl.load(output_pointer + row * DIM + column, mask=inside, other=0.0).to(tl.float32)
-    mixed = tl.load(post_pointer + row * COPIES + copy) * written
+    mixed = tl.load(post_pointer + row * COPIES + copy) * written.to(tl.float32)
     for source in tl.static_range(COPIES):
         share = tl.load(comb_pointer + (row * COPIES + source) * COPIES + copy)
-        place = (row * COPIES + source) * DIM + column
-        mixed += share * tl.load(streams_pointer + place, mask=inside, other=0.0).to(tl.float32)
+        mixed += share * sources[source].to(tl.float32)
     return mixed
 
 
@@ -92,19 +99,9 @@ def _expand(
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < DIM
+    written, sources = _fetched(output_pointer, streams_pointer, row, column, inside, DIM, COPIES)
     for copy in tl.static_range(COPIES):
-        mixed = _mixed(
-            output_pointer,
-            streams_pointer,
-            post_pointer,
-            comb_pointer,
-            row,
-            copy,
-            column,
-            inside,
-            DIM,
-            COPIES,
-        )
+        mixed = _mixed(written, sources, post_pointer, comb_pointer, row, copy, COPIES)
         place = (row * COPIES + copy) * DIM + column
         tl.store(new_pointer + place, mixed.to(new_pointer.dtype.element_ty), mask=inside)
 
@@ -143,29 +140,20 @@ def _close_stack(
 ):
     """A program a row: the streams of the last sublayer are never written, only their contraction."""
     row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    inside = column < DIM
+    norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
+    written, sources = _fetched(output_pointer, streams_pointer, row, column, inside, DIM, COPIES)
     narrow = hidden_pointer.dtype.element_ty
-    squares = tl.zeros((COLUMNS,), tl.float32)
-    for start in tl.static_range(0, DIM, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        inside = column < DIM
-        hidden = tl.zeros((COLUMNS,), tl.float32)
-        for copy in tl.static_range(COPIES):
-            mixed = _mixed(
-                output_pointer, streams_pointer, post_pointer, comb_pointer,
-                row, copy, column, inside, DIM, COPIES,
-            )  # fmt: skip
-            hidden += tl.load(pre_pointer + row * COPIES + copy) * mixed.to(narrow).to(tl.float32)
-        rounded = hidden.to(narrow)
-        tl.store(hidden_pointer + row * DIM + column, rounded, mask=inside)
-        squares += rounded.to(tl.float32) * rounded.to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(squares, axis=0) / DIM + norm_eps)
-    tl.debug_barrier()  # a thread may now read what another of this program wrote
-    for start in tl.static_range(0, DIM, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        inside = column < DIM
-        wide = tl.load(hidden_pointer + row * DIM + column, mask=inside, other=0.0).to(tl.float32)
-        norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(normed_pointer + row * DIM + column, (wide * inverse * norm).to(narrow), mask=inside)
+    hidden = tl.zeros((COLUMNS,), tl.float32)
+    for copy in tl.static_range(COPIES):
+        mixed = _mixed(written, sources, post_pointer, comb_pointer, row, copy, COPIES)
+        hidden += tl.load(pre_pointer + row * COPIES + copy) * mixed.to(narrow).to(tl.float32)
+    rounded = hidden.to(narrow)
+    tl.store(hidden_pointer + row * DIM + column, rounded, mask=inside)
+    wide = rounded.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
+    tl.store(normed_pointer + row * DIM + column, (wide * inverse * norm).to(narrow), mask=inside)
 
 
 def close_stack(
@@ -187,10 +175,11 @@ def close_stack(
     rows, copies, dim = streams_rows_copies_dim.shape
     hidden, normed = (streams_rows_copies_dim.new_empty(rows, dim) for _ in range(2))
     if rows:
+        columns = triton.next_power_of_2(dim)
         _close_stack[(rows,)](
             output_rows_dim.contiguous(), streams_rows_copies_dim.contiguous(), post_rows_copies.contiguous(),
             comb.contiguous(), carried_pre_rows_copies.contiguous(), norm_weight, hidden, normed, norm_eps,
-            DIM=dim, COPIES=copies, COLUMNS=min(COLUMNS, triton.next_power_of_2(dim)), num_warps=4,
+            DIM=dim, COPIES=copies, COLUMNS=columns, num_warps=max(1, min(16, columns // 256)),
         )  # fmt: skip
     return hidden, normed
 
