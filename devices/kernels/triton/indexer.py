@@ -31,6 +31,12 @@ MOST = 1 << 15
 TILE = 64
 """Entries that are scored at a time, and thereby the most of a group."""
 
+AHEAD = 4
+"""Tiles whose keys a program asks for before it prepares a row's queries."""
+
+STAGES = 3
+"""Tiles under way."""
+
 PER_THREAD = 8
 """Items of a selection that one thread holds."""
 
@@ -134,8 +140,8 @@ def _score(
         HEADS_PADDED=padded, DIM=dim, ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form],
         NARROW=query.narrow, PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
         CANDIDATES=0 if chosen is None else chosen.shape[1], SIZE=candidates.size, GROUP=kept.group,
-        BLOCK=candidates.size if kept.blocks else 0, ASSEMBLY=not INTERPRETED,
-        num_warps=4 if padded * height < 128 else 8, num_stages=3,
+        BLOCK=candidates.size if kept.blocks else 0, AHEAD=0 if INTERPRETED or height > 1 else AHEAD,
+        ASSEMBLY=not INTERPRETED, num_warps=4 if padded * height < 128 else 8, num_stages=STAGES,
     )  # fmt: skip
 
 
