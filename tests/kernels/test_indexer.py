@@ -93,8 +93,8 @@ def test_in_low_precision(narrow: bool, device: torch.device) -> None:
     assert_same_choice(indexer.choose_entries(problem.asked(form, narrow=narrow), *arguments), theirs)
 
 
-@pytest.mark.parametrize(("first", "lengths"), [((900, 0, 20, 257, 383), (1,) * 5), ((40, 380), (7, 3))])
-@pytest.mark.parametrize("count", [4, 16, 100])
+@pytest.mark.parametrize(("first", "lengths"), [((900, 0, 257, 383), (1,) * 4), ((40, 380), (7, 3))])
+@pytest.mark.parametrize("count", [4, 100])
 def test_long_lists_in_groups(
     first: Sequence[int], lengths: Sequence[int], count: int, device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
@@ -108,8 +108,10 @@ def test_long_lists_in_groups(
     assert_same_choice(indexer.choose_entries(problem.asked(), *arguments), theirs)
 
 
-@pytest.mark.parametrize(("count", "direct"), [(16, 4096), (4, 4096), (16, 64), (4, 8)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+BLOCKS = [(16, 4096, torch.float32), (16, 64, torch.bfloat16), (4, 8, torch.float32)]
+
+
+@pytest.mark.parametrize(("count", "direct", "dtype"), BLOCKS)
 def test_candidate_blocks(
     count: int, direct: int, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,16 +151,16 @@ def laid_out(scores: Tensor, visible: Tensor, kept: indexer._Kept) -> Tensor:
     return out.to(torch.uint16 if short else torch.uint32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["ties", "distinct", "odd", "low", "crowded"])
 @pytest.mark.parametrize(("count", "direct"), [(64, 512), (16, 64), (16, 4096), (300, 64), (1, 64)])
 def test_ranks_of_every_kind(
-    dtype: torch.dtype, kind: str, count: int, direct: int, device: torch.device,
+    kind: str, count: int, direct: int, device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Rows of lengths around groups and counts; infinities, zeros of both signs, numbers that are none."""
     monkeypatch.setattr(indexer, "DIRECT", direct)
-    lengths = (0, 1, 15, 16, 17, 63, 65, count, count + 1, 500, 1021, 1024)
+    lengths = (0, 17, 64, count, count + 1, 1021, 1024)
+    dtype = torch.float32 if (kind == "ties") == (count == 16) else torch.bfloat16
     problem = Problem([2000] * len(lengths), [1] * len(lengths), 4, dtype, device)
     visible = torch.tensor(lengths, device=device)
     view = problem.view._replace(visible=visible, block_table=problem.view.block_table[:, :16])
