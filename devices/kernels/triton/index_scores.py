@@ -23,21 +23,31 @@ from .selecting import ALIGNED, as_rank
 
 
 @triton.jit
+def _pairs_of(vectors):
+    """Even and odd elements of `[rows, heads, DIM]`, in float32."""
+    rows: tl.constexpr = vectors.shape[0]
+    heads: tl.constexpr = vectors.shape[1]
+    even, odd = tl.split(vectors.reshape(rows, heads, vectors.shape[2] // 2, 2))
+    return even.to(tl.float32), odd.to(tl.float32)
+
+
+@triton.jit
 def index_queries(
-    query_pointer, turns_pointer, row, head, inside, HEADS: tl.constexpr, DIM: tl.constexpr,
-    ROTARY: tl.constexpr, FORM: tl.constexpr,
+    query_pointer, turns_pointer, row, exists, HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr,
+    DIM: tl.constexpr, ROTARY: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """Queries `[lines, DIM]`, turned and rounded; a line is a head `head` of a row `row`."""
-    lines: tl.constexpr = row.shape[0]
-    pair = tl.arange(0, DIM // 2)
-    cells = query_pointer + (row * HEADS + head)[:, None] * DIM + 2 * pair[None, :]
-    even = tl.load(cells, mask=inside[:, None], other=0.0).to(tl.float32)
-    odd = tl.load(cells + 1, mask=inside[:, None], other=0.0).to(tl.float32)
-    place = pair - (DIM - ROTARY) // 2
-    turning = inside[:, None] & (place >= 0)[None, :]
-    turns = turns_pointer + row[:, None] * ROTARY + 2 * place[None, :]
-    cos = tl.load(turns, mask=turning, other=1.0)
-    sin = tl.load(turns + 1, mask=turning, other=0.0)
+    """Queries `[rows * HEADS_PADDED, DIM]` of some rows that may exist, turned and rounded."""
+    lines: tl.constexpr = row.shape[0] * HEADS_PADDED
+    head, column = tl.arange(0, HEADS_PADDED)[None, :, None], tl.arange(0, DIM)[None, None, :]
+    inside = exists[:, None, None] & (head < HEADS)
+    cells = query_pointer + (row[:, None, None] * HEADS + head) * DIM + column
+    even, odd = _pairs_of(tl.load(cells, mask=inside, other=0.0))
+    place = column - (DIM - ROTARY)
+    turning = exists[:, None, None] & (place >= 0)
+    turns = tl.load(turns_pointer + row[:, None, None] * ROTARY + place, mask=turning, other=0.0)
+    cos, sin = _pairs_of(turns)
+    turns_at_all = (tl.arange(0, DIM // 2) >= (DIM - ROTARY) // 2)[None, None, :]
+    cos = tl.where(turns_at_all, cos, 1.0)
     turned_even = narrowed(even * cos - odd * sin, query_pointer)
     turned_odd = narrowed(even * sin + odd * cos, query_pointer)
     flat: tl.constexpr = lines * (DIM // 2)
@@ -163,7 +173,9 @@ def score_entries(
             keys_pointer, table_pointer + tl.max(sequence, axis=0) * table_stride, chosen,
             tl.max(visible, axis=0).to(tl.int32), DIM, PER_BLOCK, TILE, CANDIDATES, SIZE, AHEAD,
         )  # fmt: skip
-    query = index_queries(query_pointer, turns_pointer, row, head, inside, HEADS, DIM, ROTARY, FORM)
+    query = index_queries(
+        query_pointer, turns_pointer, own_row, own_row < rows, HEADS, HEADS_PADDED, DIM, ROTARY, FORM
+    )
     weights = tl.load(weights_pointer + row * HEADS + head, mask=inside, other=0.0).to(tl.float32)
     weights = narrowed(weights * head_scale, query_pointer)
     ranks = ranks_pointer + (own_row - first_row) * stride * ALIGNED

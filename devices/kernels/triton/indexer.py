@@ -132,6 +132,7 @@ def _score(
     groups = triton.cdiv(end - first, height)
     tile = min(TILE, view.per_block)
     splits = max(1, min(PROGRAMS // groups, triton.cdiv(kept.width, tile)))
+    # More registers than 128 a thread would leave a multiprocessor one program of eight warps.
     score_entries[(groups, splits)](
         query.query_rows_heads_dim.contiguous(), query.turns_rows_dim,
         query.head_weights_rows_heads.contiguous(), keys, view.rows.sequence, view.visible, view.block_table,
@@ -141,7 +142,7 @@ def _score(
         NARROW=query.narrow, PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
         CANDIDATES=0 if chosen is None else chosen.shape[1], SIZE=candidates.size, GROUP=kept.group,
         BLOCK=candidates.size if kept.blocks else 0, AHEAD=0 if INTERPRETED or height > 1 else AHEAD,
-        ASSEMBLY=not INTERPRETED, num_warps=4 if padded * height < 128 else 8, num_stages=STAGES,
+        ASSEMBLY=not INTERPRETED, num_warps=4 if padded * height < 128 else 8, num_stages=STAGES, maxnreg=128,
     )  # fmt: skip
 
 
