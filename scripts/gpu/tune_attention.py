@@ -1,6 +1,6 @@
 """Time block shapes of attention and of the indexer at the real model's size, to choose their constants.
 
-    python scripts/gpu/tune_attention.py ROWS HEADS,TILE,WARPS,STAGES,SPLITS ...
+    python scripts/gpu/tune_attention.py ROWS HEADS,TILE,WARPS[,STAGES] ...
     python scripts/gpu/tune_attention.py index
 
 The first prints the time of every variant at that many rows (64 heads of 512, 128 + 512 keys); the second
@@ -18,7 +18,7 @@ from kernels_indexer import problem
 from measuring import DEVICE, microseconds
 
 from stepahead.devices.kernels.reference.attention import KeyIndex
-from stepahead.devices.kernels.reference.indexer import Candidates
+from stepahead.devices.kernels.reference.indexer import Candidates, ChosenEntries
 from stepahead.devices.kernels.triton import attention, indexer
 
 
@@ -30,7 +30,7 @@ def time_attention(rows: int, variants: list[str]) -> None:
     indexes = [KeyIndex(places_of(rows, n, slots), torch.float32) for n in (REAL.window, REAL.entries)]
     for variant in variants:
         shape = tuple(int(x) for x in variant.split(","))
-        attention._shape = lambda *_, shape=shape: shape
+        attention.TILES, attention._shape = shape[:3], lambda *_, shape=shape: shape
         run = partial(
             attention.attend, query, turns, pools[0], indexes[0], pools[1], indexes[1], sink, REAL.dim**-0.5,
             round_probabilities=True,
@@ -62,9 +62,11 @@ def time_choice() -> None:
             wide = torch.uint16 if real else torch.uint32
             ranks = torch.zeros(rows, kept.stride * indexer.ALIGNED.value, device=DEVICE, dtype=wide)
             scoring = partial(indexer._score, query, keys, view, choice, kept, ranks, 0, rows)
-            some = partial(indexer._select, ranks, view, choice, kept, blocks, None, 0)
-            best = partial(indexer._select, ranks, view, choice, kept, entries, places, 0)
-            times = " ".join(f"{microseconds([each]):6.1f}" for each in (scoring, some, best))
+            both = ChosenEntries(entries, places, blocks)
+            some = partial(indexer._select, ranks, view, choice, kept, both, 0)
+            only = kept._replace(blocks=0), both._replace(candidate_blocks=None)
+            best = partial(indexer._select, ranks, view, choice, *only, 0)
+            times = " ".join(f"{microseconds([timed]):6.1f}" for timed in (scoring, some, best))
             print(f"  {direct}/{depth} {times}", end="", flush=True)
         indexer.DIRECT, indexer.PER_THREAD = default
         whole = partial(indexer.choose_entries, query, keys, view, count, Candidates(8, 2048, None, False))

@@ -179,7 +179,7 @@ def test_ranks_of_every_kind(
     kept = indexer._Kept.of(view.available, count, ALL, 64)
     ranks = laid_out(scores, visible, kept).to(device)
     entries, places = torch.empty(2, len(lengths), count, dtype=torch.int32, device=device).unbind()
-    indexer._select(ranks, view, ALL, kept, entries, places, 0)
+    indexer._select(ranks, view, ALL, kept, ChosenEntries(entries, places, None), 0)
     hidden = torch.arange(view.available, device=device) >= visible.unsqueeze(1)
     expected = reference.select_topk(scores.masked_fill(hidden, -torch.inf), count)
     assert torch.equal(entries.long(), expected)

@@ -17,7 +17,7 @@ from ..reference.indexer import Candidates, ChosenEntries, EntryView, IndexQuery
 from .forms import FORM
 from .index_scores import score_entries
 from .launching import INTERPRETED, power_of_two
-from .selecting import ALIGNED, BLOCKS, ENTRIES, LISTED, list_visible, select_best
+from .selecting import ALIGNED, list_visible, select_best
 
 SCORES_AT_A_TIME = 1 << 26
 """Scores kept at a time: 128 MiB of ranks, or 256."""
@@ -82,9 +82,7 @@ def choose_entries(
         end = min(first + piece, rows)
         ranks = torch.empty(end - first, kept.stride * ALIGNED.value, dtype=form, device=device)
         _score(query, keys_blocks_entries_dim, view, candidates, kept, ranks, first, end)
-        if blocks is not None:
-            _select(ranks, view, candidates, kept, blocks, None, first)
-        _select(ranks, view, candidates, kept, entries, places, first)
+        _select(ranks, view, candidates, kept, ChosenEntries(entries, places, blocks), first)
     return ChosenEntries(entries, places, blocks)
 
 
@@ -147,29 +145,29 @@ def _score(
 
 
 def _select(
-    ranks: Tensor,
-    view: EntryView,
-    candidates: Candidates,
-    kept: _Kept,
-    entries: Tensor,
-    places: Tensor | None,
-    first: int,
+    ranks: Tensor, view: EntryView, candidates: Candidates, kept: _Kept, out: ChosenEntries, first: int
 ) -> None:
-    """The best of each row: entries and their places; without those, blocks."""
-    count, chosen = entries.shape[1], candidates.chosen
-    at, width, group = 0, kept.width, kept.group
-    mode = ENTRIES if chosen is None else LISTED
-    if places is None:
-        mode, at, width = BLOCKS, kept.blocks_at, kept.blocks
-        group = group // candidates.size if width > 4 * DIRECT and group > candidates.size else 1
-    items = max(power_of_two(width if group == 1 else max(triton.cdiv(width, group), count * group)), 32)
-    depth = max(min(PER_THREAD, items // 32), items // 1024)
-    threads = items // depth
-    select_best[(ranks.shape[0],)](
+    """The best of each row from row `first` on; blocks side by side with entries."""
+    count, chosen, blocks = out.entries.shape[1], candidates.chosen, out.candidate_blocks
+    group = kept.group // candidates.size if kept.blocks > 4 * DIRECT else 1
+    many = _items(kept.width, count, kept.group)
+    many_blocks = 0 if blocks is None else _items(kept.blocks, candidates.most, max(group, 1))
+    threads = max(_threads(many), _threads(many_blocks))
+    select_best[(ranks.shape[0], 1 if blocks is None else 2)](
         ranks, view.visible, view.rows.sequence, view.block_table, view.visible if chosen is None else chosen,
-        entries, entries if places is None else places, first, kept.stride, at, kept.groups_at,
-        view.block_table.stride(0), COUNT=count, COUNT_PADDED=power_of_two(count), THREADS=threads,
-        DEPTH=depth, GROUP=group, MODE=mode.value, SIZE=candidates.size,
-        CANDIDATES=1 if chosen is None else chosen.shape[1], PER_BLOCK=view.per_block,
-        num_warps=threads // 32,
+        out.entries, out.places, out.entries if blocks is None else blocks, first, kept.stride,
+        kept.blocks_at, kept.groups_at, view.block_table.stride(0), COUNT=count,
+        COUNT_BLOCKS=0 if blocks is None else candidates.most, THREADS=threads,
+        DEPTH=max(many // threads, 1), DEPTH_BLOCKS=max(many_blocks // threads, 1), GROUP=kept.group,
+        GROUP_BLOCKS=max(group, 1), SIZE=candidates.size, CANDIDATES=0 if chosen is None else chosen.shape[1],
+        PER_BLOCK=view.per_block, num_warps=threads // 32,
     )  # fmt: skip
+
+
+def _items(width: int, count: int, group: int) -> int:
+    """The longer of two lists, that of groups and that of the items of those chosen: a power of two."""
+    return power_of_two(width if group == 1 else max(triton.cdiv(width, group), count * group))
+
+
+def _threads(items: int) -> int:
+    return max(32, min(1024, items // PER_THREAD))

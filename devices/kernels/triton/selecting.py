@@ -65,27 +65,18 @@ def threshold_of(ranks, low, count, first_share, second_share):
     return low
 
 
-@triton.jit(do_not_specialize=["first_row", "stride", "fine", "coarse", "table_stride"])
-def select_best(
-    ranks_pointer, visible_pointer, sequence_pointer, table_pointer, chosen_pointer, entries_pointer,
-    places_pointer, first_row, stride, fine, coarse, table_stride, COUNT: tl.constexpr,
-    COUNT_PADDED: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
-    MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr, PER_BLOCK: tl.constexpr,
+@triton.jit
+def _choose(
+    ranks_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, visible, fine, coarse,
+    COUNT: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, MODE: tl.constexpr,
+    SIZE: tl.constexpr, CANDIDATES: tl.constexpr, PER_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: rows from `first_row` on. Writes entries (or blocks) `[rows, COUNT]` and, but for blocks, their
-    places.
+    """The best COUNT of one row: entries (or blocks) and, but for blocks, their places.
 
-    Ranks lie in units of `ALIGNED`: those of a row from `stride` times its number on, there those of items
-    from `fine` on and those of groups of GROUP items from `coarse` on. The groups chosen stand in the row's
-    entries until these are known. A thread holds DEPTH neighbours: it adds those up by itself, and a scan
-    over threads is all that is left of one over items.
+    Ranks of items lie from `fine` on, those of groups of GROUP items from `coarse` on, in units of `ALIGNED`.
+    The groups chosen stand where the entries will until these are known. A thread holds DEPTH neighbours: it
+    adds those up by itself, and a scan over threads is all that is left of one over items.
     """
-    line = tl.program_id(0).to(tl.int64)
-    row = first_row + line
-    visible = tl.load(visible_pointer + row).to(tl.int32)
-    table_pointer += tl.load(sequence_pointer + row) * table_stride
-    ranks_pointer += line * stride * ALIGNED
-    entries_pointer += row * COUNT
     length = visible
     if MODE != ENTRIES:
         length = (visible + SIZE - 1) // SIZE
@@ -101,7 +92,7 @@ def select_best(
     first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
     thread = tl.arange(0, THREADS)[:, None] * DEPTH
     number = thread + tl.arange(0, DEPTH)[None, :]
-    rest = tl.arange(0, COUNT_PADDED)
+    rest = tl.arange(0, triton.next_power_of_2(COUNT))
     groups = visible * 0
     for stage in range(1 if GROUP == 1 else 2):
         last = stage == (0 if GROUP == 1 else 1)
@@ -140,20 +131,50 @@ def select_best(
         groups = ((total & 0xFFFF) + tl.minimum(total >> 16, wanted)).to(tl.int32)
         if last:
             if MODE == LISTED:
-                block = tl.load(chosen_pointer + row * CANDIDATES + item // SIZE, mask=taken, other=0)
+                block = tl.load(chosen_pointer + item // SIZE, mask=taken, other=0)
                 item = block.to(tl.int32) * SIZE + item % SIZE
             unused = (rest >= groups) & (rest < COUNT)
             tl.store(entries_pointer + rest, rest * 0 - 1, mask=unused)
             if MODE != BLOCKS:
                 page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
                 slot = page * PER_BLOCK + item % PER_BLOCK
-                tl.store(places_pointer + row * COUNT + place, slot, mask=taken)
-                tl.store(places_pointer + row * COUNT + rest, rest * 0 - 1, mask=unused)
+                tl.store(places_pointer + place, slot, mask=taken)
+                tl.store(places_pointer + rest, rest * 0 - 1, mask=unused)
         tl.store(entries_pointer + place, item, mask=taken)
         if GROUP > 1:
             tl.debug_barrier()
             low = threshold
             first_share, second_share = low * 0 + 0x10000000, low * 0 + 0x40000000
+
+
+@triton.jit(do_not_specialize=["first_row", "stride", "blocks_at", "groups_at", "table_stride"])
+def select_best(
+    ranks_pointer, visible_pointer, sequence_pointer, table_pointer, chosen_pointer, entries_pointer,
+    places_pointer, blocks_pointer, first_row, stride, blocks_at, groups_at, table_stride,
+    COUNT: tl.constexpr, COUNT_BLOCKS: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr,
+    DEPTH_BLOCKS: tl.constexpr, GROUP: tl.constexpr, GROUP_BLOCKS: tl.constexpr, SIZE: tl.constexpr,
+    CANDIDATES: tl.constexpr, PER_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows from `first_row` on; entries, blocks. Writes entries `[rows, COUNT]` and their places, and
+    blocks `[rows, COUNT_BLOCKS]` if there are any. A row's ranks lie `stride` apart, in units of `ALIGNED`.
+    """
+    line = tl.program_id(0).to(tl.int64)
+    row = first_row + line
+    visible = tl.load(visible_pointer + row).to(tl.int32)
+    table_pointer += tl.load(sequence_pointer + row) * table_stride
+    ranks_pointer += line * stride * ALIGNED
+    if COUNT_BLOCKS == 0 or tl.program_id(1) == 0:
+        _choose(
+            ranks_pointer, table_pointer, chosen_pointer + row * CANDIDATES, entries_pointer + row * COUNT,
+            places_pointer + row * COUNT, visible, 0, groups_at, COUNT, THREADS, DEPTH, GROUP,
+            LISTED if CANDIDATES > 0 else ENTRIES, SIZE, CANDIDATES, PER_BLOCK,
+        )  # fmt: skip
+    else:
+        _choose(
+            ranks_pointer, table_pointer, chosen_pointer, blocks_pointer + row * COUNT_BLOCKS, blocks_pointer,
+            visible, blocks_at, groups_at, COUNT_BLOCKS, THREADS, DEPTH_BLOCKS, GROUP_BLOCKS, BLOCKS, SIZE,
+            CANDIDATES, PER_BLOCK,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["table_stride", "width"])
