@@ -54,6 +54,26 @@ def test_attend_of_large_vectors(
     assert_attention_agrees(torch.bfloat16, 2, 20, 256, 16, 70, 100, device, rounded=rounded)
 
 
+@pytest.mark.parametrize(("window", "entries"), [(70, 0), (30, 130)])
+def test_attend_of_few_rows_by_tiles(window: int, entries: int, device: torch.device) -> None:
+    assert_attention_agrees(torch.bfloat16, 3, 20, 256, 16, window, entries, device, rounded=False)
+
+
+def test_a_row_attends_the_same_alone(device: torch.device) -> None:
+    """Bit for bit, with keys in several tiles."""
+    generator = torch.Generator().manual_seed(1)
+    query, turns = (torch.randn(4, *shape, generator=generator) for shape in ((20, 256), (16,)))
+    pool = torch.randn(90, 256, generator=generator).bfloat16().to(device)
+    places = places_of(4, 70, 90, front=True, generator=generator).to(device)
+    query, turns, sink = query.bfloat16().to(device), turns.to(device), torch.randn(20).to(device)
+
+    def run(rows: slice) -> Tensor:
+        index = KeyIndex.of(places[rows], torch.float32)
+        return attention.attend(query[rows], turns[rows], pool, index, pool, index, sink, 0.06)
+
+    assert torch.equal(run(slice(2, 3)), run(slice(None))[2:3])
+
+
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize(("heads", "dim", "entries"), [(40, 256, 100), (70, 256, 0), (64, 512, 33)])
 def test_attend_of_many_rows_by_halves(

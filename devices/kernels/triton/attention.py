@@ -5,10 +5,8 @@ A program takes one row and a block of its heads. It turns the queries while it 
 of keys by the two place lists (window first, then entries), keeps a running maximum, and turns its result
 back. Every key is read once per block of heads and used as key and as value; no gathered copy exists.
 
-A few rows with many keys would leave most of the card idle: then a row's tiles are shared out among several
-programs, and a second launch joins their partial results in a fixed order. Whether they are depends on the
-number of rows, at one limit (`_shape`), and never for small vectors. Many rows of large vectors and many
-heads have a kernel of their own (`attention_halves.py`).
+Large vectors have kernels of their own where rows are few (`attention_tiles.py`), and where rows and heads
+are many (`attention_halves.py`).
 
 Float32 products keep float32 accuracy (`codes.wide_dot`). In bfloat16 the probabilities meet the values
 either rounded once, as the publisher's kernel does (`round_probabilities`), or as the sum of two bfloat16
@@ -28,142 +26,55 @@ from ..reference import attention as reference
 from ..reference.attention import KEY_TILE, KeyIndex
 from .attention_few import attend_few
 from .attention_halves import attend_halves
-from .attention_parts import LOWEST, final_factor, turn_back, turn_queries, turned_queries
-from .codes import wide_dot
+from .attention_parts import (
+    LOWEST,
+    final_factor,
+    over_tiles,
+    parked,
+    turn_back,
+    turn_queries,
+    turned_queries,
+)
+from .attention_tiles import attend_tile, join_tiles
 from .launching import INTERPRETED, power_of_two
-
-
-@triton.jit
-def _over_tiles(
-    value, top, total, query, pool_pointer, places_pointer, begin, end, scale, KEYS: tl.constexpr,
-    DIM: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
-):  # fmt: skip
-    """Take the keys of tiles `begin..end-1` of one place list into the running result."""
-    column = tl.arange(0, DIM)
-    # Places are fetched a tile ahead: keys can then be on their way while the tile before is multiplied.
-    number = begin * TILE + tl.arange(0, TILE)
-    place = tl.load(places_pointer + number, mask=(number < KEYS) & (begin < end), other=-1)
-    for tile in range(begin, end):
-        number = (tile + 1) * TILE + tl.arange(0, TILE)
-        next_place = tl.load(places_pointer + number, mask=number < KEYS, other=-1)
-        seen = place >= 0
-        cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
-        keys = tl.load(cells, mask=seen[:, None], other=0.0)
-        scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
-        scores = tl.where(seen[None, :], scores * scale, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        fade = tl.exp(top - new_top)
-        weights = tl.exp(scores - new_top[:, None])
-        total = total * fade + tl.sum(weights, axis=1)
-        value = value * fade[:, None]
-        rounded = weights.to(keys.dtype)
-        value = wide_dot(rounded, keys, value, ASSEMBLY)
-        if not ROUND and keys.dtype != tl.float32:
-            rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
-            value = wide_dot(rest, keys, value, ASSEMBLY)
-        top = new_top
-        place = next_place
-    return value, top, total
-
-
-@triton.jit
-def _parked(turned, cells, inside):
-    """Turned queries, written to where the result will be and read again.
-
-    From memory they go to the matrix units as they are; computed ones would be moved between threads for
-    every tile. Programs of other splits write the same.
-    """
-    tl.store(cells, turned, mask=inside)
-    tl.debug_barrier()
-    return tl.load(cells, mask=inside, other=0.0)
 
 
 @triton.jit
 def _attend(
     query_pointer, turns_pointer, window_pointer, window_places_pointer, entry_pointer, entry_places_pointer,
-    sink_pointer, out_pointer, part_value_pointer, part_top_pointer, part_total_pointer, scale,
+    sink_pointer, out_pointer, scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
-    ENTRIES_PADDED: tl.constexpr, HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
+    ENTRIES_PADDED: tl.constexpr, HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: blocks of heads, splits, rows (neighbours in time share a row's keys in the cache)."""
+    """Grid: blocks of heads, rows (neighbours in time share a row's keys in the cache)."""
     head = tl.program_id(0) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-    split = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(1).to(tl.int64)
     column = tl.arange(0, DIM)
     turns = turns_pointer + row * ROTARY
     cells = out_pointer + row * (HEADS * DIM) + head[:, None] * DIM + column[None, :]
     turned = turned_queries(query_pointer + row * (HEADS * DIM), turns, head, column, HEADS, DIM, ROTARY)
-    query = _parked(turned, cells, (head < HEADS)[:, None])
+    query = parked(turned, cells, (head < HEADS)[:, None])
     value = tl.zeros([HEAD_BLOCK, DIM], tl.float32)
     top = tl.full([HEAD_BLOCK], LOWEST, tl.float32)
     total = tl.zeros([HEAD_BLOCK], tl.float32)
-    window_tiles: tl.constexpr = (WINDOW + TILE - 1) // TILE
-    tiles = window_tiles
-    entry_places = entry_places_pointer + row * ENTRIES
-    if ENTRIES > 0:
-        number = tl.arange(0, ENTRIES_PADDED)
-        chosen = tl.load(entry_places + number, mask=number < ENTRIES, other=-1) >= 0
-        tiles += (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
-    share = (tiles + SPLITS - 1) // SPLITS
-    begin = tl.minimum(split * share, tiles)
-    end = tl.minimum(begin + share, tiles)
-    value, top, total = _over_tiles(
+    value, top, total = over_tiles(
         value, top, total, query, window_pointer, window_places_pointer + row * WINDOW,
-        tl.minimum(begin, window_tiles), tl.minimum(end, window_tiles), scale,
-        WINDOW, DIM, TILE, ROUND, ASSEMBLY,
+        (WINDOW + TILE - 1) // TILE, WINDOW, scale, DIM, TILE, ROUND, ASSEMBLY,
     )  # fmt: skip
     if ENTRIES > 0:
-        value, top, total = _over_tiles(
-            value, top, total, query, entry_pointer, entry_places,
-            tl.maximum(begin - window_tiles, 0), tl.maximum(end - window_tiles, 0), scale,
-            ENTRIES, DIM, TILE, ROUND, ASSEMBLY,
+        places = entry_places_pointer + row * ENTRIES
+        number = tl.arange(0, ENTRIES_PADDED)
+        chosen = tl.load(places + number, mask=number < ENTRIES, other=-1) >= 0
+        tiles = (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
+        value, top, total = over_tiles(
+            value, top, total, query, entry_pointer, places, tiles, ENTRIES, scale, DIM, TILE, ROUND, ASSEMBLY
         )  # fmt: skip
     inside = head < HEADS
-    if SPLITS == 1:
-        sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
-        out = out_pointer + row * (HEADS * DIM)
-        shares = value * final_factor(top, total, sink)[:, None]
-        tl.store(
-            out + head[:, None] * DIM + column[None, :],
-            shares.to(out_pointer.dtype.element_ty),
-            mask=inside[:, None],
-        )
-        turn_back(out, turns, head, HEADS, DIM, ROTARY)
-    else:
-        part = (row * SPLITS + split) * HEADS + head
-        tl.store(part_value_pointer + part[:, None] * DIM + column[None, :], value, mask=inside[:, None])
-        tl.store(part_top_pointer + part, top, mask=inside)
-        tl.store(part_total_pointer + part, total, mask=inside)
-
-
-@triton.jit
-def _join(
-    part_value_pointer, part_top_pointer, part_total_pointer, sink_pointer, turns_pointer, out_pointer,
-    HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """One head of one row: partial results in the order of their keys."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) + tl.arange(0, 1)
-    column = tl.arange(0, DIM)
-    value = tl.zeros([1, DIM], tl.float32)
-    top = tl.full([1], LOWEST, tl.float32)
-    total = tl.zeros([1], tl.float32)
-    for split in tl.static_range(SPLITS):
-        part = (row * SPLITS + split) * HEADS + head
-        part_top = tl.load(part_top_pointer + part)
-        new_top = tl.maximum(top, part_top)
-        fade = tl.exp(top - new_top)
-        weight = tl.exp(part_top - new_top)
-        total = total * fade + tl.load(part_total_pointer + part) * weight
-        part_value = tl.load(part_value_pointer + part[:, None] * DIM + column[None, :])
-        value = value * fade[:, None] + part_value * weight[:, None]
-        top = new_top
-    sink = tl.load(sink_pointer + head).to(tl.float32)
-    out = out_pointer + row * (HEADS * DIM)
+    sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
     shares = value * final_factor(top, total, sink)[:, None]
-    tl.store(out + head[:, None] * DIM + column[None, :], shares.to(out_pointer.dtype.element_ty))
-    turn_back(out, turns_pointer + row * ROTARY, head, HEADS, DIM, ROTARY)
+    tl.store(cells, shares.to(out_pointer.dtype.element_ty), mask=inside[:, None])
+    turn_back(out_pointer + row * (HEADS * DIM), turns, head, HEADS, DIM, ROTARY)
 
 
 def attend(
@@ -235,44 +146,50 @@ def _attend_to(
             HEAD_BLOCK=64, TILE=tile, num_warps=4, num_stages=stages, **fixed,
         )  # fmt: skip
         return out
-    head_block, tile, warps, stages, splits = _shape(rows, heads, dim, window + entries, rounded)
-    parts = _partial_results(query, splits) if splits > 1 else (out, out, out)
-    _attend[(triton.cdiv(heads, head_block), splits, rows)](
-        query, turns, *keys[:4], sink_heads, out, *parts, scale, ENTRIES_PADDED=power_of_two(entries),
-        HEAD_BLOCK=head_block, TILE=tile, SPLITS=splits, num_warps=warps, num_stages=stages, **fixed,
-    )  # fmt: skip
-    if splits > 1:
-        _join[(rows, heads)](
-            *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, SPLITS=splits,
-            num_warps=4 if dim > 128 else 1,
+    if rows <= SHARED_ROWS and dim > 128:
+        head_block, tile, warps = TILES
+        tiles = triton.cdiv(window, tile) + triton.cdiv(entries, tile)
+        parts = _partial_results(query, tiles)
+        attend_tile[(triton.cdiv(heads, head_block), tiles, rows)](
+            query, turns, *keys[:4], out, *parts, scale, 1, HEAD_BLOCK=head_block, TILE=tile, num_warps=warps,
+            num_stages=2, **fixed,
         )  # fmt: skip
+        join_tiles[(rows, heads)](
+            *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, TILES=tiles, num_warps=4
+        )
+        return out
+    head_block, tile, warps, stages = _shape(rows, heads, dim, rounded)
+    _attend[(triton.cdiv(heads, head_block), rows)](
+        query, turns, *keys[:4], sink_heads, out, scale, ENTRIES_PADDED=power_of_two(entries),
+        HEAD_BLOCK=head_block, TILE=tile, num_warps=warps, num_stages=stages, **fixed,
+    )  # fmt: skip
     return out
 
 
-def _partial_results(query: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
+def _partial_results(query: Tensor, tiles: int) -> tuple[Tensor, Tensor, Tensor]:
     """Where programs that share a row leave sums of values, maxima and totals."""
     rows, heads, dim = query.shape
-    value = torch.empty(rows, splits, heads, dim, dtype=torch.float32, device=query.device)
-    return value, value.new_empty(rows, splits, heads), value.new_empty(rows, splits, heads)
+    value = torch.empty(rows, tiles, heads, dim, dtype=torch.float32, device=query.device)
+    return value, value.new_empty(rows, tiles, heads), value.new_empty(rows, tiles, heads)
 
 
 FEW_KEYS = 128
 """Up to so many keys of small vectors are one tile."""
 
 
-def _shape(rows: int, heads: int, dim: int, keys: int, rounded: bool) -> tuple[int, int, int, int, int]:
-    """Heads and keys of a tile, warps, stages of the pipeline, programs that share a row's keys.
+def _shape(rows: int, heads: int, dim: int, rounded: bool) -> tuple[int, int, int, int]:
+    """Heads and keys of a tile, warps, stages of the pipeline.
 
     Measured on an H200 (`scripts/gpu/tune_attention.py`): large vectors want few heads a program while rows
     are few, since a tile's latency is what counts then, and all heads once reading keys is what does.
     """
     block = max(16, min(power_of_two(heads), 64))
     if dim <= 128:
-        return block, 32, 4, 2, 1
+        return block, 32, 4, 2
     if rows <= FEW_ROWS:
-        return 16, 64, 4, 2, max(1, -(-keys // 64)) if rows <= SHARED_ROWS else 1
+        return 16, 64, 4, 2
     # The third product of unrounded probabilities has no registers left beside 64 heads.
-    return min(block, 64 if rounded else 32), 64, 8, 2, 1
+    return min(block, 64 if rounded else 32), 64, 8, 2
 
 
 HALVES = 32, 3
@@ -280,6 +197,9 @@ HALVES = 32, 3
 
 SHARED_ROWS = 16
 """Up to so many rows, every tile of a row's keys has a program of its own."""
+
+TILES = 16, 64, 8
+"""Heads and keys of such a program, and its warps."""
 
 FEW_ROWS = 64
 """Up to so many rows, a program takes few heads."""

@@ -1,9 +1,11 @@
-"""What the kernels of attention share: turning queries, turning results back, the softmax's last factor."""
+"""What kernels of attention share: turning queries, walking over keys, turning results back, a last factor."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from .codes import wide_dot
 
 LOWEST = tl.constexpr(-3.0e38)
 """A running maximum before the first key."""
@@ -42,6 +44,51 @@ def turn_queries(
     )
     cells = out_pointer + first + head[:, None] * DIM + column[None, :]
     tl.store(cells, turned, mask=(head < HEADS)[:, None])
+
+
+@triton.jit
+def over_tiles(
+    value, top, total, query, pool_pointer, places_pointer, tiles, keys_there, scale,
+    DIM: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Take the keys of the first `tiles` tiles of a place list into the running result."""
+    column = tl.arange(0, DIM)
+    # Places are fetched a tile ahead: keys can then be on their way while the tile before is multiplied.
+    number = tl.arange(0, TILE)
+    place = tl.load(places_pointer + number, mask=(number < keys_there) & (tiles > 0), other=-1)
+    for tile in range(tiles):
+        number = (tile + 1) * TILE + tl.arange(0, TILE)
+        next_place = tl.load(places_pointer + number, mask=number < keys_there, other=-1)
+        seen = place >= 0
+        cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
+        keys = tl.load(cells, mask=seen[:, None], other=0.0)
+        scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
+        scores = tl.where(seen[None, :], scores * scale, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        fade = tl.exp(top - new_top)
+        weights = tl.exp(scores - new_top[:, None])
+        total = total * fade + tl.sum(weights, axis=1)
+        value = value * fade[:, None]
+        rounded = weights.to(keys.dtype)
+        value = wide_dot(rounded, keys, value, ASSEMBLY)
+        if not ROUND and keys.dtype != tl.float32:
+            rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
+            value = wide_dot(rest, keys, value, ASSEMBLY)
+        top = new_top
+        place = next_place
+    return value, top, total
+
+
+@triton.jit
+def parked(turned, cells, inside):
+    """Turned queries, written to where the result will be and read again.
+
+    From memory they go to the matrix units as they are; computed ones would be moved between threads for
+    every tile.
+    """
+    tl.store(cells, turned, mask=inside)
+    tl.debug_barrier()
+    return tl.load(cells, mask=inside, other=0.0)
 
 
 @triton.jit
