@@ -1,4 +1,4 @@
-"""What kernels of attention share: turning queries, walking over keys, turning results back, a last factor."""
+"""What kernels of attention share: turning queries, walking over keys, turning back, the last factor."""
 
 from __future__ import annotations
 
