@@ -60,9 +60,7 @@ def _prepare(
 
 
 @triton.jit
-def _logits(
-    logits_ptr, expert, row, rows, mask, EXPERTS: tl.constexpr, SPLIT: tl.constexpr
-):  # fmt: skip
+def _logits(logits_ptr, expert, row, rows, mask, EXPERTS: tl.constexpr, SPLIT: tl.constexpr):
     """Of one row and some experts: the parts of the product, in their order."""
     place = row.to(tl.int64) * EXPERTS + expert
     logits = tl.load(logits_ptr + place, mask=mask, other=0.0)

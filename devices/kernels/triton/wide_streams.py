@@ -23,21 +23,9 @@ from .mixing import add_product, balance, store_logits
 
 @triton.jit
 def _mix_slab(
-    streams_pointer,
-    output_pointer,
-    post_pointer,
-    comb_pointer,
-    new_pointer,
-    pre_pointer,
-    weight_pointer,
-    row,
-    rows,
-    column,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    EXPANDS: tl.constexpr,
-):
+    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+    row, rows, column, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr, EXPANDS: tl.constexpr,
+):  # fmt: skip
     """New streams of a tile, and of it: raw products `[rows, PADDED]`, sums of squares, contracted input."""
     here = row < rows
     inside = here[:, None] & (column < DIM)[None, :]
@@ -82,27 +70,11 @@ def _mix_slab(
 
 @triton.jit
 def _work_slab(
-    streams_pointer,
-    output_pointer,
-    post_pointer,
-    comb_pointer,
-    new_pointer,
-    pre_pointer,
-    weight_pointer,
-    partial_pointer,
-    squares_pointer,
-    read_pointer,
-    slab,
-    first,
-    rows,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLABS: tl.constexpr,
-    EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+    partial_pointer, squares_pointer, read_pointer, slab, first, rows, DIM: tl.constexpr,
+    COPIES: tl.constexpr, PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A slab's part of all sums, and of the input before its norm.
 
     Products `[rows, SLABS, PADDED]`; squares `[2, rows, SLABS]`, of the streams and of that input.
@@ -127,28 +99,11 @@ def _work_slab(
 
 @triton.jit
 def _finish_rows(
-    partial_pointer,
-    squares_pointer,
-    read_pointer,
-    base_pointer,
-    scale_pointer,
-    norm_pointer,
-    normed_pointer,
-    mixes_pointer,
-    first,
-    task,
-    rows,
-    hc_eps,
-    norm_eps,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLABS: tl.constexpr,
-    SLABS_PADDED: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
+    mixes_pointer, first, task, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Task 0 of some rows: their coefficients; task `n`: the n-th COLUMNS of their normed input.
 
     A row is summed after the other, then the Sinkhorn iterations of all are done at once.
@@ -189,25 +144,11 @@ def _finish_rows(
 
 @triton.jit(do_not_specialize=["rows"])
 def open_slabs(
-    streams_pointer,
-    output_pointer,
-    post_pointer,
-    comb_pointer,
-    new_pointer,
-    pre_pointer,
-    weight_pointer,
-    partial_pointer,
-    squares_pointer,
-    read_pointer,
-    rows,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLABS: tl.constexpr,
-    EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr,
+    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+    partial_pointer, squares_pointer, read_pointer, rows, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """The first of two launches. Grid: slabs, tiles of rows."""
     _work_slab(
         streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
@@ -218,26 +159,11 @@ def open_slabs(
 
 @triton.jit(do_not_specialize=["rows"])
 def finish(
-    partial_pointer,
-    squares_pointer,
-    read_pointer,
-    base_pointer,
-    scale_pointer,
-    norm_pointer,
-    normed_pointer,
-    mixes_pointer,
-    rows,
-    hc_eps,
-    norm_eps,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLABS: tl.constexpr,
-    SLABS_PADDED: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    ROWS: tl.constexpr,
+    partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
+    mixes_pointer, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr,
+    SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """The second launch. Grid: tiles of rows, tasks."""
     _finish_rows(
         partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
@@ -248,37 +174,12 @@ def finish(
 
 @triton.jit(do_not_specialize=["rows", "turns"])
 def open_tile(
-    streams_pointer,
-    output_pointer,
-    post_pointer,
-    comb_pointer,
-    new_pointer,
-    pre_pointer,
-    weight_pointer,
-    partial_pointer,
-    squares_pointer,
-    read_pointer,
-    base_pointer,
-    scale_pointer,
-    norm_pointer,
-    normed_pointer,
-    mixes_pointer,
-    counters_pointer,
-    rows,
-    turns,
-    hc_eps,
-    norm_eps,
-    DIM: tl.constexpr,
-    COPIES: tl.constexpr,
-    PADDED: tl.constexpr,
-    SLABS: tl.constexpr,
-    SLABS_PADDED: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    NORM_COLUMNS: tl.constexpr,
-):
+    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
+    partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
+    mixes_pointer, counters_pointer, rows, turns, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
+    EXPANDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORM_COLUMNS: tl.constexpr,
+):  # fmt: skip
     """One tile of rows in one launch. Grid: slabs, then the tasks of every row.
 
     Counters: slabs done, and finished tasks; both are left at zero. All turns but the last are rehearsals (at
