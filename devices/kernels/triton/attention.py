@@ -29,6 +29,7 @@ from .attention_halves import attend_halves
 from .attention_parts import (
     LOWEST,
     final_factor,
+    first_places,
     over_tiles,
     parked,
     turn_back,
@@ -58,8 +59,9 @@ def _attend(
     value = tl.zeros([HEAD_BLOCK, DIM], tl.float32)
     top = tl.full([HEAD_BLOCK], LOWEST, tl.float32)
     total = tl.zeros([HEAD_BLOCK], tl.float32)
+    places = window_places_pointer + row * WINDOW
     value, top, total = over_tiles(
-        value, top, total, query, window_pointer, window_places_pointer + row * WINDOW,
+        value, top, total, query, window_pointer, first_places(places, WINDOW, TILE), places,
         (WINDOW + TILE - 1) // TILE, WINDOW, scale, DIM, TILE, ROUND, ASSEMBLY,
     )  # fmt: skip
     if ENTRIES > 0:
@@ -68,7 +70,8 @@ def _attend(
         chosen = tl.load(places + number, mask=number < ENTRIES, other=-1) >= 0
         tiles = (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
         value, top, total = over_tiles(
-            value, top, total, query, entry_pointer, places, tiles, ENTRIES, scale, DIM, TILE, ROUND, ASSEMBLY
+            value, top, total, query, entry_pointer, first_places(places, ENTRIES, TILE), places, tiles,
+            ENTRIES, scale, DIM, TILE, ROUND, ASSEMBLY,
         )  # fmt: skip
     inside = head < HEADS
     sink = tl.load(sink_pointer + head, mask=inside, other=0.0).to(tl.float32)
@@ -152,7 +155,7 @@ def _attend_to(
         parts = _partial_results(query, tiles)
         attend_tile[(triton.cdiv(heads, head_block), tiles, rows)](
             query, turns, *keys[:4], out, *parts, scale, 1, HEAD_BLOCK=head_block, TILE=tile, num_warps=warps,
-            num_stages=2, **fixed,
+            PREFETCH=PREFETCH, num_stages=2, **fixed,
         )  # fmt: skip
         join_tiles[(rows, heads)](
             *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, TILES=tiles, num_warps=4
@@ -198,6 +201,7 @@ HALVES = 32, 3
 SHARED_ROWS = 16
 """Up to so many rows, every tile of a row's keys has a program of its own."""
 
+PREFETCH = True
 TILES = 16, 64, 8
 """Heads and keys of such a program, and its warps."""
 

@@ -47,15 +47,22 @@ def turn_queries(
 
 
 @triton.jit
+def first_places(places_pointer, keys_there, TILE: tl.constexpr):
+    """Of a place list: what is beyond it, or nowhere, is -1."""
+    number = tl.arange(0, TILE)
+    return tl.load(places_pointer + number, mask=number < keys_there, other=-1)
+
+
+@triton.jit
 def over_tiles(
-    value, top, total, query, pool_pointer, places_pointer, tiles, keys_there, scale,
+    value, top, total, query, pool_pointer, place, places_pointer, tiles, keys_there, scale,
     DIM: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys of the first `tiles` tiles of a place list into the running result."""
+    """Take the keys of the first `tiles` tiles of a place list, of which `place` is the first, into the
+    running result.
+    """
     column = tl.arange(0, DIM)
     # Places are fetched a tile ahead: keys can then be on their way while the tile before is multiplied.
-    number = tl.arange(0, TILE)
-    place = tl.load(places_pointer + number, mask=(number < keys_there) & (tiles > 0), other=-1)
     for tile in range(tiles):
         number = (tile + 1) * TILE + tl.arange(0, TILE)
         next_place = tl.load(places_pointer + number, mask=number < keys_there, other=-1)

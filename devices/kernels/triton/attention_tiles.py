@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_parts import LOWEST, final_factor, over_tiles, parked, turn_back, turned_queries
+from .attention_parts import LOWEST, final_factor, first_places, over_tiles, parked, turn_back, turned_queries
 
 
 @triton.jit(do_not_specialize=["tiles"])
@@ -20,7 +20,8 @@ def attend_tile(
     query_pointer, turns_pointer, window_pointer, window_places_pointer, entry_pointer, entry_places_pointer,
     parked_pointer, value_pointer, top_pointer, total_pointer, scale, tiles,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, PREFETCH: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of heads, tiles (of the window, then of the entries), rows.
 
@@ -29,12 +30,6 @@ def attend_tile(
     """
     head = tl.program_id(0) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
     row, column = tl.program_id(2).to(tl.int64), tl.arange(0, DIM)
-    inside = head < HEADS
-    first, cells = row * (HEADS * DIM), head[:, None] * DIM + column[None, :]
-    turned = turned_queries(
-        query_pointer + first, turns_pointer + row * ROTARY, head, column, HEADS, DIM, ROTARY
-    )
-    query = parked(turned, parked_pointer + first + cells, inside[:, None])
     window_tiles: tl.constexpr = (WINDOW + TILE - 1) // TILE
     tile = tl.program_id(1)
     begin, keys_there = tile * TILE, WINDOW
@@ -42,9 +37,23 @@ def attend_tile(
     if tile >= window_tiles:
         begin, keys_there = (tile - window_tiles) * TILE, ENTRIES
         pool_pointer, places_pointer = entry_pointer, entry_places_pointer + row * ENTRIES
+    place = first_places(places_pointer + begin, keys_there - begin, TILE)
+    if ASSEMBLY and PREFETCH:
+        line = tl.arange(0, DIM // 64)
+        key = pool_pointer + tl.maximum(place, 0).to(tl.int64)[:, None] * DIM + line[None, :] * 64
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [key.to(tl.int64)], dtype=tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
+    inside = head < HEADS
+    first, cells = row * (HEADS * DIM), head[:, None] * DIM + column[None, :]
+    turned = turned_queries(
+        query_pointer + first, turns_pointer + row * ROTARY, head, column, HEADS, DIM, ROTARY
+    )
+    query = parked(turned, parked_pointer + first + cells, inside[:, None])
     value, top, total = over_tiles(
         tl.zeros([HEAD_BLOCK, DIM], tl.float32), tl.full([HEAD_BLOCK], LOWEST, tl.float32),
-        tl.zeros([HEAD_BLOCK], tl.float32), query, pool_pointer, places_pointer + begin, tiles,
+        tl.zeros([HEAD_BLOCK], tl.float32), query, pool_pointer, place, places_pointer + begin, tiles,
         keys_there - begin, scale, DIM, TILE, ROUND, ASSEMBLY,
     )  # fmt: skip
     part = (row * tl.num_programs(1) + tile) * HEADS + head
