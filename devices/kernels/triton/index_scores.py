@@ -143,6 +143,26 @@ def _store_ranks(
         _store_best(ranks, begin, length, ranks_pointer + groups_at * ALIGNED, GROUP)
 
 
+@triton.jit
+def _score_listed(
+    query, weights, keys_pointer, table_pointer, chosen, ranks, groups_at, seen, like_pointer,
+    DIM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, GROUP: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """A share of the places of one row's list of blocks."""
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    length = tl.minimum((seen + SIZE - 1) // SIZE, CANDIDATES) * SIZE
+    span = tl.cdiv(length, shares * TILE) * TILE
+    for begin in range(share * span, tl.minimum((share + 1) * span, length), TILE):
+        place = begin + tl.arange(0, TILE)
+        slot, shown = _listed(place, chosen, length, seen, table_pointer, CANDIDATES, SIZE, PER_BLOCK)
+        cells = keys_pointer + slot[:, None] * DIM + tl.arange(0, DIM)[None, :]
+        keys = tl.load(cells, mask=shown[:, None], other=0.0)
+        found = _weighted(query, keys, weights, like_pointer, 1, NARROW, ASSEMBLY)
+        found = tl.where(shown[:, None], found, -float("inf"))
+        _store_ranks(found, begin, tl.arange(0, 1) + length, ranks, 0, groups_at, GROUP, 0)
+
+
 @triton.jit(do_not_specialize=["first_row", "rows", "table_stride", "stride", "blocks_at", "groups_at"])
 def score_entries(
     query_pointer, turns_pointer, weights_pointer, keys_pointer, sequence_pointer, visible_pointer,
@@ -166,7 +186,6 @@ def score_entries(
     own_row = begin_row + number
     sequence = tl.load(sequence_pointer + own_row, mask=own_row < rows, other=-1)
     visible = tl.load(visible_pointer + own_row, mask=own_row < rows, other=0)
-    within = tl.arange(0, TILE)
     chosen = chosen_pointer + begin_row * CANDIDATES
     if AHEAD > 0:
         _fetch_ahead(
@@ -179,22 +198,14 @@ def score_entries(
     weights = tl.load(weights_pointer + row * HEADS + head, mask=inside, other=0.0).to(tl.float32)
     weights = narrowed(weights * head_scale, query_pointer)
     ranks = ranks_pointer + (own_row - first_row) * stride * ALIGNED
-    column = tl.arange(0, DIM)
     if CANDIDATES > 0:
-        current = tl.max(sequence, axis=0)
-        seen = tl.max(visible, axis=0).to(tl.int32)
-        length = tl.minimum((seen + SIZE - 1) // SIZE, CANDIDATES) * SIZE
-        span = tl.cdiv(length, shares * TILE) * TILE
-        table = table_pointer + current * table_stride
-        for begin in range(share * span, tl.minimum((share + 1) * span, length), TILE):
-            place = begin + within
-            slot, shown = _listed(place, chosen, length, seen, table, CANDIDATES, SIZE, PER_BLOCK)
-            cells = keys_pointer + slot[:, None] * DIM + column[None, :]
-            keys = tl.load(cells, mask=shown[:, None], other=0.0)
-            found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
-            found = tl.where(shown[:, None], found, -float("inf"))
-            _store_ranks(found, begin, number * 0 + length, ranks, blocks_at, groups_at, GROUP, 0)
+        _score_listed(
+            query, weights, keys_pointer, table_pointer + tl.max(sequence, axis=0) * table_stride, chosen,
+            ranks, groups_at, tl.max(visible, axis=0).to(tl.int32), query_pointer, DIM, NARROW, PER_BLOCK,
+            TILE, CANDIDATES, SIZE, GROUP, ASSEMBLY,
+        )  # fmt: skip
     else:
+        column, within = tl.arange(0, DIM), tl.arange(0, TILE)
         count = tl.minimum(rows - begin_row, ROWS)
         done = begin_row * 0
         while done < count:

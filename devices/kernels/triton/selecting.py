@@ -20,8 +20,8 @@ import triton.language as tl
 ENTRIES = tl.constexpr(0)
 BLOCKS = tl.constexpr(1)
 LISTED = tl.constexpr(2)
-ALIGNED = tl.constexpr(16)
-"""Ranks whose place in memory is a whole number of loads."""
+ALIGNED = tl.constexpr(64)
+"""In units of so many ranks parts of a row begin: whole groups and whole loads lie within."""
 
 
 @triton.jit
@@ -66,6 +66,43 @@ def threshold_of(ranks, low, count, first_share, second_share):
 
 
 @triton.jit
+def _places(ranks, threshold, nothing, COUNT: tl.constexpr):
+    """Which of `[threads, neighbours]` are the best COUNT, their places among those, and how many there are.
+
+    Both counts, of what is above the threshold and of what equals it, go through one sum and one scan.
+    """
+    above = ranks > threshold
+    equal = (ranks == threshold) & (threshold > nothing)
+    either = above.to(tl.uint32) + (equal.to(tl.uint32) << 16)
+    of_thread = tl.sum(either, axis=1)
+    total = tl.sum(of_thread)
+    running = tl.cumsum(either, axis=1) + (tl.cumsum(of_thread, axis=0) - of_thread)[:, None]
+    wanted = COUNT - (total & 0xFFFF)
+    equals = running >> 16
+    place = (running & 0xFFFF) + tl.minimum(equals, wanted)
+    count = (total & 0xFFFF) + tl.minimum(total >> 16, wanted)
+    return above | (equal & (equals <= wanted)), place.to(tl.int32) - 1, count.to(tl.int32)
+
+
+@triton.jit
+def _store_rest(pointer, begin, COUNT: tl.constexpr):
+    """-1 where nothing was chosen."""
+    place = tl.arange(0, triton.next_power_of_2(COUNT))
+    tl.store(pointer + place, place * 0 - 1, mask=(place >= begin) & (place < COUNT))
+
+
+@triton.jit
+def _length(visible, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.constexpr):
+    """How many items there are to choose from."""
+    length = visible
+    if MODE != ENTRIES:
+        length = (visible + SIZE - 1) // SIZE
+    if MODE == LISTED:
+        length = tl.minimum(length, CANDIDATES) * SIZE
+    return length
+
+
+@triton.jit
 def _choose(
     ranks_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, visible, fine, coarse,
     COUNT: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, MODE: tl.constexpr,
@@ -77,27 +114,21 @@ def _choose(
     The groups chosen stand where the entries will until these are known. A thread holds DEPTH neighbours: it
     adds those up by itself, and a scan over threads is all that is left of one over items.
     """
-    length = visible
-    if MODE != ENTRIES:
-        length = (visible + SIZE - 1) // SIZE
-    if MODE == LISTED:
-        length = tl.minimum(length, CANDIDATES) * SIZE
+    length = _length(visible, MODE, SIZE, CANDIDATES)
     drop: tl.constexpr = 32 - ranks_pointer.dtype.element_ty.primitive_bitwidth
     # Minus infinity is never chosen.
     nothing: tl.constexpr = 0x007FFFFF >> drop
     infinity: tl.constexpr = 0xFF800000 >> drop
-    low = (visible * 0 + nothing).to(tl.uint32)
+    low, groups = (visible * 0 + nothing).to(tl.uint32), visible * 0
     # The best of most lists lie within a few octaves of a range of hundreds; and once the worst of the best
     # groups is known, hardly more items reach it than are wanted.
     first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
     thread = tl.arange(0, THREADS)[:, None] * DEPTH
     number = thread + tl.arange(0, DEPTH)[None, :]
-    rest = tl.arange(0, triton.next_power_of_2(COUNT))
-    groups = visible * 0
-    for stage in range(1 if GROUP == 1 else 2):
-        last = stage == (0 if GROUP == 1 else 1)
-        begin, span, end = fine, 1, length
-        item, near = number, thread < length
+    stages: tl.constexpr = 1 if GROUP == 1 else 2
+    for stage in range(stages):
+        last = stage == stages - 1
+        begin, span, end, item, near = fine, 1, length, number, thread < length
         if GROUP > 1:
             span = tl.where(last, 1, GROUP)
             begin = tl.where(last, fine, coarse)
@@ -117,29 +148,17 @@ def _choose(
         threshold = low
         if end > COUNT:
             threshold = threshold_of(ranks, low, COUNT, first_share, second_share)
-        above = ranks > threshold
-        equal = (ranks == threshold) & (threshold > nothing)
-        # Both counts in one sum and one scan: what is above the threshold, and the first of its equals.
-        either = above.to(tl.uint32) + (equal.to(tl.uint32) << 16)
-        of_thread = tl.sum(either, axis=1)
-        total = tl.sum(of_thread)
-        running = tl.cumsum(either, axis=1) + (tl.cumsum(of_thread, axis=0) - of_thread)[:, None]
-        wanted = COUNT - (total & 0xFFFF)
-        equals = running >> 16
-        taken = above | (equal & (equals <= wanted))
-        place = ((running & 0xFFFF) + tl.minimum(equals, wanted)).to(tl.int32) - 1
-        groups = ((total & 0xFFFF) + tl.minimum(total >> 16, wanted)).to(tl.int32)
+        taken, place, groups = _places(ranks, threshold, nothing, COUNT)
         if last:
             if MODE == LISTED:
                 block = tl.load(chosen_pointer + item // SIZE, mask=taken, other=0)
                 item = block.to(tl.int32) * SIZE + item % SIZE
-            unused = (rest >= groups) & (rest < COUNT)
-            tl.store(entries_pointer + rest, rest * 0 - 1, mask=unused)
+            _store_rest(entries_pointer, groups, COUNT)
             if MODE != BLOCKS:
                 page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
                 slot = page * PER_BLOCK + item % PER_BLOCK
                 tl.store(places_pointer + place, slot, mask=taken)
-                tl.store(places_pointer + rest, rest * 0 - 1, mask=unused)
+                _store_rest(places_pointer, groups, COUNT)
         tl.store(entries_pointer + place, item, mask=taken)
         if GROUP > 1:
             tl.debug_barrier()
