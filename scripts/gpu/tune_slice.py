@@ -137,7 +137,7 @@ def time_step(model: Model, step: gpu_slice_warm.Step) -> str:
 
     timed = gpu_slice._time(forward, graph=chunk == 1)
     logits = outputs[-1].double()  # of the last call: with a graph, what its replays have written
-    kernels = sorted(timed.kernels.items(), key=lambda item: -item[1][1])[:14]
+    kernels = sorted(timed.kernels.items(), key=lambda item: -item[1][1])[:18]
     listed = ", ".join(f"{name[:13]} {count}x{us:.0f}" for name, (count, us) in kernels)
     digest = f"{logits.norm().item():.6f} {logits[0, :3].tolist()}"
     return f"{timed.microseconds:8.0f} us; {digest}; {listed}"
