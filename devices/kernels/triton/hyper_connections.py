@@ -12,7 +12,7 @@ same, bit for bit, whatever shares its step.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 
 import torch
 import triton
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
+from .mailbox import mailbox
 from .narrow_streams import open_narrow
 from .wide_streams import finish, open_slabs, open_tile
 
@@ -145,36 +146,50 @@ def _open(
     weight = mix_weight if mix_weight.dim() == 3 else prepare_mix(mix_weight, copies)
     inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), weight]
     ends = (base, scale, norm_weight, normed, mixes)
-    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
+    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded}
     if dim <= NARROW:
         width = triton.next_power_of_2(dim)
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
-            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
-            WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
+            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, EXPANDS=expanding is not None,
+            ITERATIONS=iterations, ROWS=NARROW_ROWS, WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width),
+            num_warps=NARROW_WARPS,
         )  # fmt: skip
         return opened
-    slabs = triton.cdiv(dim, SLAB)
-    sums = (base.new_empty(rows, slabs, padded), base.new_empty(2, rows, slabs), torch.empty_like(normed))
-    slab = {"SLABS": slabs, "ROWS": ROWS, "num_warps": SLAB_WARPS}
-    finishing = {"SLABS_PADDED": triton.next_power_of_2(slabs), "ITERATIONS": iterations}
-    tasks = 1 + triton.cdiv(dim, NORM_COLUMNS)
+    slabs, norms = triton.cdiv(dim, SLAB), triton.cdiv(dim, NORM_COLUMNS)
+    fixed |= {"SLABS": slabs, "num_warps": SLAB_WARPS}
+    slab = {"EXPANDS": expanding is not None, "ROWS": ROWS, "COLUMNS": SLAB}
     if rows <= ROWS and FUSED:
-        open_tile[(slabs + rows * tasks,)](
-            *inputs, *sums, *ends, _counters(streams.device), rows, TURNS, hc_eps, norm_eps, **fixed,
-            **slab, **finishing, COLUMNS=SLAB, NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
+        posts = _mailboxes(streams.device, streams.dtype, slabs, padded, norms, dim)
+        open_tile[(slabs + rows * (1 + norms),)](
+            *inputs, *posts, *ends, rows, iterations, TURNS, hc_eps, norm_eps, **fixed, **slab, NORMS=norms,
+            SLABS_PADDED=triton.next_power_of_2(slabs), NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
         )  # fmt: skip
         return opened
-    open_slabs[(slabs, triton.cdiv(rows, ROWS))](*inputs, *sums, rows, **fixed, **slab, COLUMNS=SLAB)
+    empty = partial(torch.empty, device=streams.device)
+    posts = [
+        empty(rows, slabs, padded, dtype=torch.int32),
+        empty(2, rows, slabs, dtype=torch.int32),
+        empty(rows, dim, dtype=_bits(streams.dtype)),
+    ]
+    open_slabs[(slabs, triton.cdiv(rows, ROWS))](*inputs, *posts, rows, **fixed, **slab)
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
-    del fixed["EXPANDS"]
-    finish[(triton.cdiv(rows, height), tasks)](
-        *sums, *ends, rows, hc_eps, norm_eps, **fixed, **finishing, SLABS=slabs, ROWS=height,
-        COLUMNS=NORM_COLUMNS, num_warps=SLAB_WARPS,
+    finish[(triton.cdiv(rows, height), 1 + norms)](
+        *posts, *ends, rows, iterations, hc_eps, norm_eps, **fixed, ROWS=height, COLUMNS=NORM_COLUMNS,
+        SLABS_PADDED=triton.next_power_of_2(slabs),
     )  # fmt: skip
     return opened
 
 
-@cache
-def _counters(device: torch.device) -> Tensor:
-    """Left at zero by every launch; calls of one device run on one stream."""
-    return torch.zeros(2, dtype=torch.int32, device=device)
+def _bits(dtype: torch.dtype) -> torch.dtype:
+    return torch.int16 if dtype == torch.bfloat16 else torch.int32
+
+
+def _mailboxes(
+    device: torch.device, dtype: torch.dtype, slabs: int, padded: int, norms: int, dim: int
+) -> list[Tensor]:
+    """Of one tile: products, squares, and the input before its norm."""
+    return [
+        mailbox(device, "products", ROWS * slabs * padded),
+        mailbox(device, "squares", (1 + norms) * ROWS * slabs),
+        mailbox(device, "input", ROWS * dim, _bits(dtype)),
+    ]
