@@ -134,12 +134,20 @@ def _open(
         return Backend(runner, opened, described.tokenizer, costs)
     except OutOfMemoryError as error:
         name = opened.capabilities.name
-        traceback.clear_frames(error.__traceback__)  # or it would hold what had room until then
+        _forget_locals(error)
         opened.close()
         raise NoDeviceMemoryError(name, str(error)) from error
     except BaseException:
         opened.close()
         raise
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Of all that led to it: they hold whatever had room until then, as long as somebody has the error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _cache_bytes(free: int, kind: str) -> int:

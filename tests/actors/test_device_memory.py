@@ -6,11 +6,14 @@ The built-in model on a device whose allocations, captures and steps fail on dem
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
 from stepahead import Engine, EngineConfig, EngineFailedError, NoDeviceMemoryError, SamplingParams
 from stepahead.devices.device import OutOfMemoryError
+from stepahead.engine.model.v41.model import Model
 from stepahead.engine.types import HealthState
 from tests.device.replaying import ReplayingDevice
 
@@ -34,6 +37,23 @@ async def test_no_room_while_opening_closes_the_device(where: str) -> None:
     assert device.closes == 1
     async with Engine.open(config=SMALL, device=ReplayingDevice()) as engine:  # nothing is left in the way
         assert len((await engine.generate([5, 6], SamplingParams(max_tokens=3))).token_ids) <= 3
+
+
+async def test_an_error_that_somebody_keeps_keeps_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames would: those of the error below it, too."""
+    models: list[weakref.ref[Model]] = []
+
+    def no_room(model: Model, shape: object) -> None:
+        models.append(weakref.ref(model))
+        raise MemoryError("scripted")
+
+    monkeypatch.setattr(Model, "new_caches", no_room)
+    with pytest.raises(NoDeviceMemoryError) as kept:
+        await Engine.open(config=SMALL, device=ReplayingDevice())
+    gc.collect()
+    assert isinstance(kept.value.__cause__, OutOfMemoryError)
+    assert isinstance(kept.value.__cause__.__cause__, MemoryError)
+    assert [model() for model in models] == [None]
 
 
 @pytest.mark.parametrize("label", ["fixups:0", "forward:4", "sample:3"])
