@@ -67,16 +67,18 @@ def threshold_of(ranks, low, count, first_share, second_share):
 
 @triton.jit
 def _places(ranks, threshold, nothing, COUNT: tl.constexpr):
-    """Which of `[threads, neighbours]` are the best COUNT, their places among those, and how many there are.
+    """Which of `[threads, loads, neighbours]` are the best COUNT, their places among these, and how many.
 
     Both counts, of what is above the threshold and of what equals it, go through one sum and one scan.
     """
     above = ranks > threshold
     equal = (ranks == threshold) & (threshold > nothing)
     either = above.to(tl.uint32) + (equal.to(tl.uint32) << 16)
-    of_thread = tl.sum(either, axis=1)
+    of_load = tl.sum(either, axis=2)
+    of_thread = tl.sum(of_load, axis=1)
     total = tl.sum(of_thread)
-    running = tl.cumsum(either, axis=1) + (tl.cumsum(of_thread, axis=0) - of_thread)[:, None]
+    before = (tl.cumsum(of_thread, axis=0) - of_thread)[:, None] + tl.cumsum(of_load, axis=1) - of_load
+    running = before[:, :, None] + tl.cumsum(either, axis=2)
     wanted = COUNT - (total & 0xFFFF)
     equals = running >> 16
     place = (running & 0xFFFF) + tl.minimum(equals, wanted)
@@ -103,6 +105,13 @@ def _length(visible, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.cons
 
 
 @triton.jit
+def _numbers(THREADS: tl.constexpr, DEPTH: tl.constexpr, LOAD: tl.constexpr):
+    """Numbers `[threads, loads, neighbours]`, DEPTH in a row of each thread; and the first of each load."""
+    first = tl.arange(0, THREADS)[:, None, None] * DEPTH + tl.arange(0, DEPTH // LOAD)[None, :, None] * LOAD
+    return first, first + tl.arange(0, LOAD)[None, None, :]
+
+
+@triton.jit
 def _choose(
     ranks_pointer, table_pointer, chosen_pointer, entries_pointer, places_pointer, visible, fine, coarse,
     COUNT: tl.constexpr, THREADS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, MODE: tl.constexpr,
@@ -123,21 +132,20 @@ def _choose(
     # The best of most lists lie within a few octaves of a range of hundreds; and once the worst of the best
     # groups is known, hardly more items reach it than are wanted.
     first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
-    thread = tl.arange(0, THREADS)[:, None] * DEPTH
-    number = thread + tl.arange(0, DEPTH)[None, :]
-    stages: tl.constexpr = 1 if GROUP == 1 else 2
-    for stage in range(stages):
-        last = stage == stages - 1
-        begin, span, end, item, near = fine, 1, length, number, thread < length
+    load: tl.constexpr = min(DEPTH, 128 // ranks_pointer.dtype.element_ty.primitive_bitwidth)
+    first, number = _numbers(THREADS, DEPTH, load)
+    for stage in range(1 if GROUP == 1 else 2):
+        last = stage == (0 if GROUP == 1 else 1)
+        begin, span, end, item, near = fine, 1, length, number, first < length
         if GROUP > 1:
             span = tl.where(last, 1, GROUP)
             begin = tl.where(last, fine, coarse)
             end = tl.where(last, length, (length + GROUP - 1) // GROUP)
-            listed = thread if GROUP >= DEPTH else number
+            listed = first if load <= GROUP else number
             known = last & (listed < groups * GROUP)
             group = tl.load(entries_pointer + listed // GROUP, mask=known, other=0)
             item = tl.where(last, group * GROUP + number % GROUP, number)
-            near = tl.where(last, known, thread < end)
+            near = tl.where(last, known, first < end)
         # Neighbours come in one load; what stands beyond the end is no rank.
         ranks = tl.load(ranks_pointer + begin * ALIGNED + item, mask=near, other=0).to(tl.uint32)
         ranks = tl.where(near & (item < end), ranks, 0)
