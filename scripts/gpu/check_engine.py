@@ -234,7 +234,9 @@ def main() -> int:
     parser.add_argument("--rounding", choices=("none", "published"), default="none")
     parser.add_argument("--weights", choices=("expanded", "stored"))
     parser.add_argument("--reference", action="store_true", help="no kernels of ours on the card")
-    parser.add_argument("--cpu-file", type=Path, help="what a CPU answered: read, or written if it is not there")
+    parser.add_argument(
+        "--cpu-file", type=Path, help="what a CPU answered: read, or written if it is not there"
+    )
     parser.add_argument("--cpu-answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.reference:
