@@ -214,10 +214,15 @@ def score_entries(
             seen = tl.where(mine, visible, 0)
             length = tl.max(seen, axis=0)
             span = tl.cdiv(length, shares * TILE) * TILE
-            for begin in range(share * span, tl.minimum((share + 1) * span, length), TILE):
-                page = tl.load(table_pointer + current * table_stride + begin // PER_BLOCK).to(tl.int64)
-                slot = page * PER_BLOCK + begin % PER_BLOCK + within
+            table = table_pointer + current * table_stride
+            begin, end = share * span, tl.minimum((share + 1) * span, length)
+            # A page is looked up a tile ahead: loads that wait for loads are not fetched early enough.
+            page = tl.load(table + begin // PER_BLOCK, mask=begin < end, other=0).to(tl.int64)
+            for tile in range(begin, end, TILE):
+                slot = page * PER_BLOCK + tile % PER_BLOCK + within
                 keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
+                next_tile = tile + TILE
+                page = tl.load(table + next_tile // PER_BLOCK, mask=next_tile < end, other=0).to(tl.int64)
                 found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
-                _store_ranks(found, begin, seen, ranks, blocks_at, groups_at, GROUP, BLOCK)
+                _store_ranks(found, tile, seen, ranks, blocks_at, groups_at, GROUP, BLOCK)
             done += tl.sum(mine.to(tl.int64), axis=0)

@@ -34,14 +34,15 @@ TILE = 64
 AHEAD = 4
 """Tiles whose keys a program asks for before it prepares a row's queries."""
 
-STAGES = 3
+STAGES = 4
 """Tiles under way."""
 
 PER_THREAD = 8
 """Items of a selection that one thread holds."""
 
-PROGRAMS = 528
-"""About as many programs as keep a large card busy, four for each of its multiprocessors."""
+PROGRAMS = 264
+"""About as many programs of the scores as keep a large card busy, two for each of its multiprocessors: each
+prepares its queries for itself."""
 
 
 def visible_entries(view: EntryView) -> ChosenEntries:
