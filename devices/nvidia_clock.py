@@ -13,6 +13,7 @@ end of a step (some 20 us); differences between pieces are the card's.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,7 +38,7 @@ class Piece(NamedTuple):
 
 
 class StreamClock:
-    """Times the pieces of one stream. `begin` and `end` on the launching thread, `tell` on the watcher's."""
+    """Times the pieces of one stream. `mark` and `ended` on the launching thread, `tell` on any."""
 
     def __init__(self, stream_name: str, observer: WorkObserver, stream: torch.cuda.Stream) -> None:
         import torch
@@ -49,6 +50,7 @@ class StreamClock:
         self._anchor = self.mark()
         self._anchor_ns = float(time.perf_counter_ns())
         self._last = 0
+        self._telling = threading.Lock()
 
     def mark(self) -> torch.cuda.Event:
         """A timed event at the present end of the stream."""
@@ -62,12 +64,13 @@ class StreamClock:
 
     def tell(self, serial: int) -> None:
         """The mark of that number was reached, hence all pieces before it."""
-        seen = time.perf_counter_ns()
-        while self._pieces and self._pieces[0].serial <= serial:
-            piece = self._pieces.popleft()
-            begin, end = self._placed(piece, seen)
-            self._observer(self._name, piece.label, begin, end)
-            self._spare.append(piece.begin)
+        with self._telling:
+            seen = time.perf_counter_ns()
+            while self._pieces and self._pieces[0].serial <= serial:
+                piece = self._pieces.popleft()
+                begin, end = self._placed(piece, seen)
+                self._observer(self._name, piece.label, begin, end)
+                self._spare.append(piece.begin)
 
     def _placed(self, piece: Piece, seen: int) -> tuple[int, int]:
         begin = self._anchor_ns + self._anchor.elapsed_time(piece.begin) * 1e6

@@ -104,7 +104,7 @@ class NvidiaStream(Stream):
         self._clock = StreamClock(self._name, observer, self.cuda)
 
     def _reached(self, serial: int) -> None:
-        """On the watcher's thread, which must survive a card that answers no more questions."""
+        """On the watcher's thread or the loop's, which must survive a card that answers no more questions."""
         try:
             if self._clock is not None:
                 self._clock.tell(serial)
