@@ -171,6 +171,8 @@ def test_the_tables_of_the_launch_equal_those_of_a_sort(
     for _ in range(2):
         ours = routing.route_rows(x, gate, bias, bias, None, 3, SCALING, mixture, quantized=False)
         assert not routing._counters(device).any()
+        assert (routing.mailbox(device, "picks", routing.FEW_PICKS) == -1).all()
+        assert (routing.mailbox(device, "logits", routing.power_of_two(5 * rows)) == -1).all()
         other = routing.sort_picks(x, ours, mixture, quantized=False)
         kept = other.tiles.count > 0
         assert torch.equal(ours.tiles.count, other.tiles.count)

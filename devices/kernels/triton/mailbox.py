@@ -34,8 +34,18 @@ def _missing(bits):
 
 
 @triton.jit
-def collect(pointer, mask, others_pointer, others_mask):
-    """The bits of two tiles of numbers, as soon as all are there; zeros where a mask is not."""
+def collect(pointer, mask):
+    """The bits of a tile of numbers, as soon as all are there; zeros where `mask` is not."""
+    bits = tl.load(pointer, mask=mask, other=0, volatile=True)
+    while _missing(bits) > 0:
+        bits = tl.load(pointer, mask=mask, other=0, volatile=True)
+    tl.store(pointer, tl.full(bits.shape, EMPTY, bits.dtype), mask=mask)
+    return bits
+
+
+@triton.jit
+def collect_two(pointer, mask, others_pointer, others_mask):
+    """`collect` for two tiles at once."""
     bits = tl.load(pointer, mask=mask, other=0, volatile=True)
     others = tl.load(others_pointer, mask=others_mask, other=0, volatile=True)
     while _missing(bits) + _missing(others) > 0:

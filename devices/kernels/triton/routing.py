@@ -21,6 +21,7 @@ from ..reference.experts import Experts, Routing
 from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
 from .launching import INTERPRETED, dividing_step, power_of_two
+from .mailbox import mailbox
 from .routing_programs import route
 
 MOST_STREAMED = 256
@@ -60,8 +61,8 @@ class TiledRouting(Routing):
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Rows of every expert, then products done, then rows chosen."""
-    return torch.zeros(_MOST_EXPERTS + 2, dtype=torch.int32, device=device)
+    """Rows of every expert, then rows that have chosen."""
+    return torch.zeros(_MOST_EXPERTS + 1, dtype=torch.int32, device=device)
 
 
 def _tables(device: torch.device, *sizes: int) -> list[Tensor]:
@@ -121,17 +122,22 @@ def route_rows(
         given = rows > MOST_STREAMED and x.dtype != torch.float32
         row_height, width, split, step = (8, count, 1, dim) if given else _gate_shape(rows, count, dim)
         blocks = triton.cdiv(count, width)
-        logits = wide_linear(x, gate) if given else torch.empty(split, rows, count, device=device)
         few = picks <= FEW_PICKS and rows <= height
-        route[(blocks * split * triton.cdiv(rows, row_height) + rows,)](
-            x, gate, text_bias, image_bias, image_mask, logits, chosen, shares, ranks, inputs, parted, order,
-            tile_expert, first, tile_rows, _counters(device), rows, scaling, table, TURNS, DIM=dim,
-            EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
+        if given:
+            logits = wide_linear(x, gate)
+        else:
+            logits = mailbox(device, "logits", power_of_two(split * rows * count))
+        route[(blocks * split * triton.cdiv(rows, row_height) + rows + int(few and rows > 1),)](
+            x, gate, text_bias, image_bias, image_mask, logits, chosen, shares,
+            mailbox(device, "picks", FEW_PICKS) if few else ranks, inputs, parted, order, tile_expert, first,
+            tile_rows, _counters(device), rows, scaling, table, TURNS, DIM=dim, EXPERTS=count,
+            PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
             IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns, TILE=height,
             PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
             HEIGHT=row_height, WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split,
-            BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given,
-            FEW=few, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else STAGES,
+            SPLIT_PADDED=power_of_two(split), BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)),
+            COUNTS=_MOST_EXPERTS, GIVEN=given, FEW=few, SINGLE=rows == 1, ASSEMBLY=not INTERPRETED,
+            num_warps=4, num_stages=1 if INTERPRETED else STAGES,
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mailbox import collect, post
+from .mailbox import collect_two, post
 from .mixing import add_product, balance, store_logits
 
 
@@ -102,7 +102,7 @@ def _work_slab(
 def _received(pointer, mask, others_pointer, others_mask, WAITS: tl.constexpr):
     """What was posted: in this launch, or in an earlier one."""
     if WAITS:
-        bits, others = collect(pointer, mask, others_pointer, others_mask)
+        bits, others = collect_two(pointer, mask, others_pointer, others_mask)
     else:
         bits = tl.load(pointer, mask=mask, other=0)
         others = tl.load(others_pointer, mask=others_mask, other=0)
