@@ -144,6 +144,31 @@ def _store_ranks(
 
 
 @triton.jit
+def _score_visible(
+    query, weights, keys_pointer, table_pointer, ranks, blocks_at, groups_at, seen, like_pointer,
+    DIM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """A share of the entries of one sequence, of which some rows see as many as `seen` says.
+
+    A page is looked up a tile ahead: keys whose address waits for another load are not fetched early enough.
+    """
+    column, within = tl.arange(0, DIM), tl.arange(0, TILE)
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    length = tl.max(seen, axis=0)
+    span = tl.cdiv(length, shares * TILE) * TILE
+    begin, end = share * span, tl.minimum((share + 1) * span, length)
+    page = tl.load(table_pointer + begin // PER_BLOCK, mask=begin < end, other=0).to(tl.int64)
+    for tile in range(begin, end, TILE):
+        slot = page * PER_BLOCK + tile % PER_BLOCK + within
+        keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
+        next_tile = tile + TILE
+        page = tl.load(table_pointer + next_tile // PER_BLOCK, mask=next_tile < end, other=0).to(tl.int64)
+        found = _weighted(query, keys, weights, like_pointer, seen.shape[0], NARROW, ASSEMBLY)
+        _store_ranks(found, tile, seen, ranks, blocks_at, groups_at, GROUP, BLOCK)
+
+
+@triton.jit
 def _score_listed(
     query, weights, keys_pointer, table_pointer, chosen, ranks, groups_at, seen, like_pointer,
     DIM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, TILE: tl.constexpr,
@@ -178,7 +203,6 @@ def score_entries(
     blocks a row, ROWS is 1.
     """
     begin_row = (first_row + tl.program_id(0) * ROWS).to(tl.int64)
-    share, shares = tl.program_id(1), tl.num_programs(1)
     line = tl.arange(0, ROWS * HEADS_PADDED)
     row, head = begin_row + line // HEADS_PADDED, line % HEADS_PADDED
     inside = (row < rows) & (head < HEADS)
@@ -205,24 +229,14 @@ def score_entries(
             TILE, CANDIDATES, SIZE, GROUP, ASSEMBLY,
         )  # fmt: skip
     else:
-        column, within = tl.arange(0, DIM), tl.arange(0, TILE)
         count = tl.minimum(rows - begin_row, ROWS)
         done = begin_row * 0
         while done < count:
             current = tl.load(sequence_pointer + begin_row + done)
             mine = (sequence == current) & (number >= done)
             seen = tl.where(mine, visible, 0)
-            length = tl.max(seen, axis=0)
-            span = tl.cdiv(length, shares * TILE) * TILE
-            table = table_pointer + current * table_stride
-            begin, end = share * span, tl.minimum((share + 1) * span, length)
-            # A page is looked up a tile ahead: loads that wait for loads are not fetched early enough.
-            page = tl.load(table + begin // PER_BLOCK, mask=begin < end, other=0).to(tl.int64)
-            for tile in range(begin, end, TILE):
-                slot = page * PER_BLOCK + tile % PER_BLOCK + within
-                keys = tl.load(keys_pointer + slot[:, None] * DIM + column[None, :])
-                next_tile = tile + TILE
-                page = tl.load(table + next_tile // PER_BLOCK, mask=next_tile < end, other=0).to(tl.int64)
-                found = _weighted(query, keys, weights, query_pointer, ROWS, NARROW, ASSEMBLY)
-                _store_ranks(found, tile, seen, ranks, blocks_at, groups_at, GROUP, BLOCK)
+            _score_visible(
+                query, weights, keys_pointer, table_pointer + current * table_stride, ranks, blocks_at,
+                groups_at, seen, query_pointer, DIM, NARROW, PER_BLOCK, TILE, GROUP, BLOCK, ASSEMBLY,
+            )  # fmt: skip
             done += tl.sum(mine.to(tl.int64), axis=0)
