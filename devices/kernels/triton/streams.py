@@ -140,20 +140,28 @@ def _close_stack(
 ):
     """A program a row: the streams of the last sublayer are never written, only their contraction."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
-    inside = column < DIM
-    norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
-    written, sources = _fetched(output_pointer, streams_pointer, row, column, inside, DIM, COPIES)
     narrow = hidden_pointer.dtype.element_ty
-    hidden = tl.zeros((COLUMNS,), tl.float32)
-    for copy in tl.static_range(COPIES):
-        mixed = _mixed(written, sources, post_pointer, comb_pointer, row, copy, COPIES)
-        hidden += tl.load(pre_pointer + row * COPIES + copy) * mixed.to(narrow).to(tl.float32)
-    rounded = hidden.to(narrow)
-    tl.store(hidden_pointer + row * DIM + column, rounded, mask=inside)
-    wide = rounded.to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(wide * wide, axis=0) / DIM + norm_eps)
-    tl.store(normed_pointer + row * DIM + column, (wide * inverse * norm).to(narrow), mask=inside)
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    kept = ()
+    for start in tl.static_range(0, DIM, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < DIM
+        written, sources = _fetched(output_pointer, streams_pointer, row, column, inside, DIM, COPIES)
+        hidden = tl.zeros((COLUMNS,), tl.float32)
+        for copy in tl.static_range(COPIES):
+            mixed = _mixed(written, sources, post_pointer, comb_pointer, row, copy, COPIES)
+            hidden += tl.load(pre_pointer + row * COPIES + copy) * mixed.to(narrow).to(tl.float32)
+        rounded = hidden.to(narrow)
+        tl.store(hidden_pointer + row * DIM + column, rounded, mask=inside)
+        squares += rounded.to(tl.float32) * rounded.to(tl.float32)
+        kept = kept + (rounded,)  # noqa: RUF005
+    inverse = tl.rsqrt(tl.sum(squares, axis=0) / DIM + norm_eps)
+    for start in tl.static_range(0, DIM, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < DIM
+        norm = tl.load(norm_pointer + column, mask=inside, other=0.0).to(tl.float32)
+        normed = kept[start // COLUMNS].to(tl.float32) * inverse * norm
+        tl.store(normed_pointer + row * DIM + column, normed.to(narrow), mask=inside)
 
 
 def close_stack(
@@ -175,11 +183,11 @@ def close_stack(
     rows, copies, dim = streams_rows_copies_dim.shape
     hidden, normed = (streams_rows_copies_dim.new_empty(rows, dim) for _ in range(2))
     if rows:
-        columns = triton.next_power_of_2(dim)
+        columns = min(2 * COLUMNS, triton.next_power_of_2(dim))
         _close_stack[(rows,)](
             output_rows_dim.contiguous(), streams_rows_copies_dim.contiguous(), post_rows_copies.contiguous(),
             comb.contiguous(), carried_pre_rows_copies.contiguous(), norm_weight, hidden, normed, norm_eps,
-            DIM=dim, COPIES=copies, COLUMNS=columns, num_warps=max(1, min(16, columns // 256)),
+            DIM=dim, COPIES=copies, COLUMNS=columns, num_warps=max(1, columns // 256),
         )  # fmt: skip
     return hidden, normed
 
