@@ -1,12 +1,12 @@
 """Programs of a routing: gate products, then the choice of each row, then the tables of who goes where.
 
 One launch passes from work that is spread over the device to work that is not. Its first programs multiply
-and count themselves in; those behind them, one a row, wait for all of them, choose, and count themselves in;
-the last of these makes the tables. A card starts programs in the order of their numbers, so who is waited for
-runs or has run. Who is last varies, what it computes does not, with one exception that nobody can see: beyond
-few picks, those of one expert take their places in its list in the order in which they arrive. A place
-decides in which lane of a product a row is computed, and all lanes compute alike. (A stable sort in one
-program took longer than everything else together.)
+and post their parts of the scores; those behind them, one a row, collect them and choose; the last makes
+the tables (`mailbox.py`). A few picks are compared each with each. Many are counted: then the last row to
+have chosen makes the tables, and picks of one expert take their places in its list in the order in which
+they arrive. That varies, but nobody can see it: a place decides in which lane of a product a row is
+computed, and all lanes compute alike. (A stable sort in one program took longer than everything else
+together.)
 
 Rejected: letting the last program of a tile of rows choose for all of them. A tile of rows makes long code of
 each reduction across the experts, and in a step code comes from memory each time: eight rows took 20 us where

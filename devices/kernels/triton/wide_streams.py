@@ -2,11 +2,10 @@
 
 A slab is some columns of all streams of a tile of rows: its program writes the new streams and, while they
 are in registers, multiplies and contracts them. What runs across the width (norm, coefficients) is left to
-programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit and
-nobody sees who was first. Few rows: these programs are the last of the same launch and wait for the others.
-A card starts programs in the order of their numbers, so the awaited ones run or have run, on a card of any
-size. Many rows: they are a launch of their own, since waiting programs would take the place of working ones.
-Both ways are made of the same parts, so a row's bits do not tell which it went.
+programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit. Few
+rows: these programs are the last of the same launch and wait for the parts (`mailbox.py`). Many rows: they
+are a launch of their own, since waiting programs would take the place of working ones. Both ways are made of
+the same code, so a row's bits do not tell which it went.
 
 Rejected for few rows: letting the last slab finish. It would do one after the other what others do at once,
 for each row of the tile, and fetch its code and weights only then. Programs that wait have time: they
