@@ -138,6 +138,13 @@ def _tabulate_few(
 
 
 @triton.jit
+def _enlist(chosen, ranks_ptr, counts_ptr, mask):
+    """Take a place in the list of each chosen expert."""
+    tl.store(ranks_ptr, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
+    tl.debug_barrier()
+
+
+@triton.jit
 def _tabulate(
     chosen_ptr, ranks_ptr, counts_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, PICKS: tl.constexpr,
@@ -247,16 +254,14 @@ def route(
                 elif FEW:
                     post(picks_ptr + row * TOP_K + place, chosen, mask)
                 else:
-                    rank = tl.atomic_add(counters_ptr + chosen, 1, mask=mask)
-                    tl.store(picks_ptr + row * TOP_K + place, rank, mask=mask)
-                    tl.debug_barrier()
+                    _enlist(chosen, picks_ptr + row * TOP_K + place, counters_ptr, mask)
                     if last:  # noqa: SIM102 - kernels evaluate both sides of an `and`
                         if tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel") == rows - 1:
+                            tl.store(counters_ptr + COUNTS, 0)
                             _tabulate(
                                 chosen_ptr, picks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr,
                                 count_ptr, picks, table, EXPERTS, PADDED, TILE, PICKS,
                             )  # fmt: skip
-                            tl.store(counters_ptr + COUNTS, 0)
             elif FEW:
                 _tabulate_few(
                     collect(picks_ptr + pick, pick < picks), order_ptr, expert_ptr, first_ptr, count_ptr,
