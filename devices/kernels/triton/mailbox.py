@@ -56,6 +56,27 @@ def collect_two(pointer, mask, others_pointer, others_mask):
     return bits, others
 
 
+@triton.jit
+def collect_sum(pointer, stride, mask, COUNT: tl.constexpr):
+    """The sum of COUNT float32 tiles, `stride` apart, in their order, as soon as all are there."""
+    total = tl.zeros(pointer.shape, tl.float32)
+    missing = 1
+    while missing > 0:
+        empty = tl.zeros(pointer.shape, tl.int32)
+        for number in tl.static_range(COUNT):
+            bits = tl.load(pointer + number * stride, mask=mask, other=0, volatile=True)
+            empty += (bits == EMPTY).to(tl.int32)
+            part = bits.to(tl.float32, bitcast=True)
+            if number == 0:
+                total = part
+            else:
+                total += part
+        missing = tl.sum(empty)
+    for number in tl.static_range(COUNT):
+        tl.store(pointer + number * stride, tl.full(pointer.shape, EMPTY, tl.int32), mask=mask)
+    return total
+
+
 @cache
 def mailbox(device: torch.device, name: str, words: int, dtype: torch.dtype = torch.int32) -> Tensor:
     """Empty, of its own for each `name` and size. Calls of one device run on one stream."""
