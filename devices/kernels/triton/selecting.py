@@ -75,22 +75,29 @@ def _places(ranks, threshold, nothing, COUNT: tl.constexpr):
     equal = (ranks == threshold) & (threshold > nothing)
     either = above.to(tl.uint32) + (equal.to(tl.uint32) << 16)
     of_load = tl.sum(either, axis=2)
-    of_thread = tl.sum(of_load, axis=1)
-    total = tl.sum(of_thread)
-    before = (tl.cumsum(of_thread, axis=0) - of_thread)[:, None] + tl.cumsum(of_load, axis=1) - of_load
+    warps: tl.constexpr = ranks.shape[0] // 32
+    of_thread = tl.sum(of_load, axis=1).reshape(warps, 32)
+    # Every warp sees the sums of all: what is before it, and the total.
+    others = tl.broadcast_to(tl.sum(of_thread, axis=1)[None, :], (warps, warps))
+    earlier = tl.arange(0, warps)[None, :] < tl.arange(0, warps)[:, None]
+    total = tl.sum(others, axis=1)
+    before = tl.sum(tl.where(earlier, others, 0), axis=1)[:, None] + tl.cumsum(of_thread, axis=1) - of_thread
+    before = before.reshape(ranks.shape[0])[:, None] + tl.cumsum(of_load, axis=1) - of_load
     running = before[:, :, None] + tl.cumsum(either, axis=2)
+    total = tl.broadcast_to(total[:, None], (warps, 32)).reshape(ranks.shape[0])[:, None, None]
     wanted = COUNT - (total & 0xFFFF)
     equals = running >> 16
-    place = (running & 0xFFFF) + tl.minimum(equals, wanted)
+    place = (running & 0xFFFF) + tl.minimum(equals, wanted) - 1
     count = (total & 0xFFFF) + tl.minimum(total >> 16, wanted)
-    return above | (equal & (equals <= wanted)), place.to(tl.int32) - 1, count.to(tl.int32)
+    return above | (equal & (equals <= wanted)), place, count
 
 
 @triton.jit
 def _store_rest(pointer, begin, COUNT: tl.constexpr):
-    """-1 where nothing was chosen."""
-    place = tl.arange(0, triton.next_power_of_2(COUNT))
-    tl.store(pointer + place, place * 0 - 1, mask=(place >= begin) & (place < COUNT))
+    """-1 from place `begin` on, `[threads, 1, 1]`."""
+    for start in tl.static_range(0, COUNT, begin.shape[0]):
+        place = start + tl.arange(0, begin.shape[0])[:, None, None]
+        tl.store(pointer + place, place * 0 - 1, mask=(place >= begin) & (place < COUNT))
 
 
 @triton.jit
@@ -108,7 +115,8 @@ def _length(visible, MODE: tl.constexpr, SIZE: tl.constexpr, CANDIDATES: tl.cons
 def _numbers(THREADS: tl.constexpr, DEPTH: tl.constexpr, LOAD: tl.constexpr):
     """Numbers `[threads, loads, neighbours]`, DEPTH in a row of each thread; and the first of each load."""
     first = tl.arange(0, THREADS)[:, None, None] * DEPTH + tl.arange(0, DEPTH // LOAD)[None, :, None] * LOAD
-    return first, first + tl.arange(0, LOAD)[None, None, :]
+    number = first + tl.arange(0, LOAD)[None, None, :]
+    return first.to(tl.uint32), number.to(tl.uint32)
 
 
 @triton.jit
@@ -123,27 +131,27 @@ def _choose(
     The groups chosen stand where the entries will until these are known. A thread holds DEPTH neighbours: it
     adds those up by itself, and a scan over threads is all that is left of one over items.
     """
-    length = _length(visible, MODE, SIZE, CANDIDATES)
+    length = _length(visible, MODE, SIZE, CANDIDATES).to(tl.uint32)
     drop: tl.constexpr = 32 - ranks_pointer.dtype.element_ty.primitive_bitwidth
     # Minus infinity is never chosen.
     nothing: tl.constexpr = 0x007FFFFF >> drop
     infinity: tl.constexpr = 0xFF800000 >> drop
-    low, groups = (visible * 0 + nothing).to(tl.uint32), visible * 0
+    low = (visible * 0 + nothing).to(tl.uint32)
     # The best of most lists lie within a few octaves of a range of hundreds; and once the worst of the best
     # groups is known, hardly more items reach it than are wanted.
     first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
     load: tl.constexpr = min(DEPTH, 128 // ranks_pointer.dtype.element_ty.primitive_bitwidth)
     first, number = _numbers(THREADS, DEPTH, load)
+    groups = tl.zeros((THREADS, 1, 1), tl.uint32)
     for stage in range(1 if GROUP == 1 else 2):
         last = stage == (0 if GROUP == 1 else 1)
-        begin, span, end, item, near = fine, 1, length, number, first < length
+        begin, end, item, near = fine, length, number, first < length
         if GROUP > 1:
-            span = tl.where(last, 1, GROUP)
             begin = tl.where(last, fine, coarse)
             end = tl.where(last, length, (length + GROUP - 1) // GROUP)
             listed = first if load <= GROUP else number
             known = last & (listed < groups * GROUP)
-            group = tl.load(entries_pointer + listed // GROUP, mask=known, other=0)
+            group = tl.load(entries_pointer + listed // GROUP, mask=known, other=0).to(tl.uint32)
             item = tl.where(last, group * GROUP + number % GROUP, number)
             near = tl.where(last, known, first < end)
         # Neighbours come in one load; what stands beyond the end is no rank.
@@ -151,8 +159,7 @@ def _choose(
         ranks = tl.where(near & (item < end), ranks, 0)
         if MODE == BLOCKS:
             # The block of the newest entry always is one.
-            newest = near & (item == (length - 1) // span)
-            ranks = tl.where(newest, tl.maximum(ranks, infinity), ranks)
+            ranks = tl.where(near & (item + 1 == end), tl.maximum(ranks, infinity), ranks)
         threshold = low
         if end > COUNT:
             threshold = threshold_of(ranks, low, COUNT, first_share, second_share)
@@ -160,10 +167,10 @@ def _choose(
         if last:
             if MODE == LISTED:
                 block = tl.load(chosen_pointer + item // SIZE, mask=taken, other=0)
-                item = block.to(tl.int32) * SIZE + item % SIZE
+                item = block.to(tl.uint32) * SIZE + item % SIZE
             _store_rest(entries_pointer, groups, COUNT)
             if MODE != BLOCKS:
-                page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.int32)
+                page = tl.load(table_pointer + item // PER_BLOCK, mask=taken, other=0).to(tl.uint32)
                 slot = page * PER_BLOCK + item % PER_BLOCK
                 tl.store(places_pointer + place, slot, mask=taken)
                 _store_rest(places_pointer, groups, COUNT)
