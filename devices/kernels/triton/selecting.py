@@ -140,7 +140,8 @@ def _choose(
     # The best of most lists lie within a few octaves of a range of hundreds; and once the worst of the best
     # groups is known, hardly more items reach it than are wanted.
     first_share, second_share = low * 0 + 0xFC000000, low * 0 + 0xFF000000
-    load: tl.constexpr = min(DEPTH, 128 // ranks_pointer.dtype.element_ty.primitive_bitwidth)
+    most: tl.constexpr = min(DEPTH, 128 // ranks_pointer.dtype.element_ty.primitive_bitwidth)
+    load: tl.constexpr = most if GROUP == 1 else min(most, GROUP)
     first, number = _numbers(THREADS, DEPTH, load)
     groups = tl.zeros((THREADS, 1, 1), tl.uint32)
     for stage in range(1 if GROUP == 1 else 2):
@@ -149,9 +150,8 @@ def _choose(
         if GROUP > 1:
             begin = tl.where(last, fine, coarse)
             end = tl.where(last, length, (length + GROUP - 1) // GROUP)
-            listed = first if load <= GROUP else number
-            known = last & (listed < groups * GROUP)
-            group = tl.load(entries_pointer + listed // GROUP, mask=known, other=0).to(tl.uint32)
+            known = last & (first < groups * GROUP)
+            group = tl.load(entries_pointer + first // GROUP, mask=known, other=0).to(tl.uint32)
             item = tl.where(last, group * GROUP + number % GROUP, number)
             near = tl.where(last, known, first < end)
         # Neighbours come in one load; what stands beyond the end is no rank.
