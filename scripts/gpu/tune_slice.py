@@ -5,7 +5,7 @@
 A STEP is SEQUENCES:CONTEXT:ROWS. A VARIANT is `plain` or some of, joined by `+`:
 `stream=WIDTH,STEP,WARPS,STAGES`, `parts=PROGRAMS,LEAST_COLUMNS`, `halves=TILE,STAGES`, `experts=...` (the
 numbers of `experts._Shape`), `height=ROWS` of an expert's tile, `slab=ROWS,WARPS` of hyper-connections,
-`select=DIRECT,PER_THREAD` of a selection, `scores=PROGRAMS,STAGES,AHEAD` of the indexer.
+`select=DIRECT,PER_THREAD` of a selection, `scores=PROGRAMS,STAGES` of the indexer.
 
 Variants are compiled in parallel first.
 """
@@ -45,7 +45,7 @@ PRESENT = {
     for module, name in (
         (products, "_shape"), (products, "_PROGRAMS"), (products, "LEAST_COLUMNS"),
         (attention, "HALVES"), (experts, "_shape"), (routing, "tile_height"), (indexer, "DIRECT"),
-        (indexer, "PER_THREAD"), (indexer, "PROGRAMS"), (indexer, "STAGES"), (indexer, "AHEAD"),
+        (indexer, "PER_THREAD"), (indexer, "PROGRAMS"), (indexer, "STAGES"),
         (hyper_connections, "ROWS"), (hyper_connections, "SLAB_WARPS"),
     )
 }  # fmt: skip
@@ -80,7 +80,7 @@ def use(variant: str) -> None:
         elif key == "select":
             indexer.DIRECT, indexer.PER_THREAD = numbers
         elif key == "scores":
-            indexer.PROGRAMS, indexer.STAGES, indexer.AHEAD = numbers
+            indexer.PROGRAMS, indexer.STAGES = numbers
 
 
 def compile_share(variant: str, steps: list[gpu_slice_warm.Step], rank: int, count: int) -> None:

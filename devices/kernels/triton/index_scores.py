@@ -89,36 +89,6 @@ def _listed(
 
 
 @triton.jit
-def _fetch_ahead(
-    keys_pointer, table_pointer, chosen, seen, DIM: tl.constexpr, PER_BLOCK: tl.constexpr, TILE: tl.constexpr,
-    CANDIDATES: tl.constexpr, SIZE: tl.constexpr, AHEAD: tl.constexpr,
-):  # fmt: skip
-    """Has the first keys of a program's share brought to the cache that all share, AHEAD tiles of them.
-
-    Preparing the queries takes about as long as memory takes to answer.
-    """
-    length = seen
-    if CANDIDATES > 0:
-        length = tl.minimum((seen + SIZE - 1) // SIZE, CANDIDATES) * SIZE
-    span = tl.cdiv(length, tl.num_programs(1) * TILE) * TILE
-    within = tl.arange(0, AHEAD * TILE)
-    place = tl.program_id(1) * span + within
-    shown = (within < span) & (place < length)
-    if CANDIDATES > 0:
-        slot, there = _listed(place, chosen, length, seen, table_pointer, CANDIDATES, SIZE, PER_BLOCK)
-        shown = shown & there
-    else:
-        page = tl.load(table_pointer + place // PER_BLOCK, mask=shown, other=0).to(tl.int64)
-        slot = page * PER_BLOCK + place % PER_BLOCK
-    line: tl.constexpr = min(1024 // keys_pointer.dtype.element_ty.primitive_bitwidth, DIM)
-    cells = keys_pointer + slot[:, None] * DIM + line * tl.arange(0, DIM // line)[None, :]
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
-        [cells.to(tl.int64), shown.to(tl.int32)[:, None]], tl.int32, False, 1,
-    )  # fmt: skip
-
-
-@triton.jit
 def _store_best(ranks, begin, length, pointer, SIZE: tl.constexpr):
     """The best of every SIZE ranks `[tile, ROWS]` from entry `begin` on; pointers and lengths are of rows."""
     tile: tl.constexpr = ranks.shape[0]
@@ -195,7 +165,7 @@ def score_entries(
     head_scale, HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr,
     FORM: tl.constexpr, NARROW: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     CANDIDATES: tl.constexpr, SIZE: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr, ASSEMBLY: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: groups of rows from `first_row` on, shares of the entries. Ranks are written below each row's
     visible entries only, rows `stride` apart, in units of `ALIGNED`: of entries, from `blocks_at` on of
@@ -211,11 +181,6 @@ def score_entries(
     sequence = tl.load(sequence_pointer + own_row, mask=own_row < rows, other=-1)
     visible = tl.load(visible_pointer + own_row, mask=own_row < rows, other=0)
     chosen = chosen_pointer + begin_row * CANDIDATES
-    if AHEAD > 0:
-        _fetch_ahead(
-            keys_pointer, table_pointer + tl.max(sequence, axis=0) * table_stride, chosen,
-            tl.max(visible, axis=0).to(tl.int32), DIM, PER_BLOCK, TILE, CANDIDATES, SIZE, AHEAD,
-        )  # fmt: skip
     query = index_queries(
         query_pointer, turns_pointer, own_row, own_row < rows, HEADS, HEADS_PADDED, DIM, ROTARY, FORM
     )

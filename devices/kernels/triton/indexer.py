@@ -31,9 +31,6 @@ MOST = 1 << 15
 TILE = 64
 """Entries that are scored at a time, and thereby the most of a group."""
 
-AHEAD = 4
-"""Tiles whose keys a program asks for before it prepares a row's queries."""
-
 STAGES = 4
 """Tiles under way."""
 
@@ -41,8 +38,8 @@ PER_THREAD = 8
 """Items of a selection that one thread holds."""
 
 PROGRAMS = 264
-"""About as many programs of the scores as keep a large card busy, two for each of its multiprocessors: each
-prepares its queries for itself."""
+"""As many programs of the scores as a large card holds at a time, two for each of its multiprocessors. More of
+them would prepare the same queries more often."""
 
 
 def visible_entries(view: EntryView) -> ChosenEntries:
@@ -140,8 +137,8 @@ def _score(
         HEADS_PADDED=padded, DIM=dim, ROTARY=query.turns_rows_dim.shape[1], FORM=FORM[query.form],
         NARROW=query.narrow, PER_BLOCK=view.per_block, ROWS=height, TILE=tile,
         CANDIDATES=0 if chosen is None else chosen.shape[1], SIZE=candidates.size, GROUP=kept.group,
-        BLOCK=candidates.size if kept.blocks else 0, AHEAD=0 if INTERPRETED or height > 1 else AHEAD,
-        ASSEMBLY=not INTERPRETED, num_warps=4 if padded * height < 128 else 8, num_stages=STAGES, maxnreg=128,
+        BLOCK=candidates.size if kept.blocks else 0, ASSEMBLY=not INTERPRETED,
+        num_warps=4 if padded * height < 128 else 8, num_stages=STAGES, maxnreg=128,
     )  # fmt: skip
 
 
