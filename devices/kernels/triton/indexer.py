@@ -38,8 +38,8 @@ PER_THREAD = 8
 """Items of a selection that one thread holds."""
 
 PROGRAMS = 264
-"""As many programs of the scores as a large card holds at a time, two for each of its multiprocessors. More of
-them would prepare the same queries more often."""
+"""As many programs of the scores as a large card holds at a time, two for each of its multiprocessors. More
+would prepare the same queries more often."""
 
 
 def visible_entries(view: EntryView) -> ChosenEntries:
