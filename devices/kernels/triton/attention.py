@@ -155,7 +155,7 @@ def _attend_to(
         parts = _partial_results(query, tiles)
         attend_tile[(triton.cdiv(heads, head_block), tiles, rows)](
             query, turns, *keys[:4], out, *parts, scale, 1, HEAD_BLOCK=head_block, TILE=tile, num_warps=warps,
-            PREFETCH=PREFETCH, num_stages=2, **fixed,
+            num_stages=2, **fixed,
         )  # fmt: skip
         join_tiles[(rows, heads)](
             *parts, sink_heads, turns, out, HEADS=heads, DIM=dim, ROTARY=rotary, TILES=tiles, num_warps=4
@@ -201,7 +201,6 @@ HALVES = 32, 3
 SHARED_ROWS = 16
 """Up to so many rows, every tile of a row's keys has a program of its own."""
 
-PREFETCH = True
 TILES = 16, 64, 8
 """Heads and keys of such a program, and its warps."""
 

@@ -1,10 +1,10 @@
 """Attention of few rows with large vectors and many keys: a program has one tile of a row's keys.
 
 A few rows leave most of the card idle unless their keys are shared out, and then the time is that of one
-program from its first load to its last store. So a program has no loop, no running result and nothing to
-count: it asks for its keys, turns its queries while they are on their way, and leaves a partial result. A
-second launch joins those of a row, always in the order of the tiles. Rejected: shares of a row's keys that
-depend on how many it has. Those are known only once all places are read, one more wait before the first key.
+program from its first load to its last store. So a program counts nothing and has one copy of the loop over
+keys, for the window or for the entries, and leaves a partial result. A second launch joins those of a row,
+always in the order of the tiles. Rejected: shares of a row's keys that depend on how many it has. Those are
+known only once all places are read, one more wait before the first key.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def attend_tile(
     query_pointer, turns_pointer, window_pointer, window_places_pointer, entry_pointer, entry_places_pointer,
     parked_pointer, value_pointer, top_pointer, total_pointer, scale, tiles,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, ENTRIES: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, PREFETCH: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of heads, tiles (of the window, then of the entries), rows.
 
@@ -38,13 +37,6 @@ def attend_tile(
         begin, keys_there = (tile - window_tiles) * TILE, ENTRIES
         pool_pointer, places_pointer = entry_pointer, entry_places_pointer + row * ENTRIES
     place = first_places(places_pointer + begin, keys_there - begin, TILE)
-    if ASSEMBLY and PREFETCH:
-        line = tl.arange(0, DIM // 64)
-        key = pool_pointer + tl.maximum(place, 0).to(tl.int64)[:, None] * DIM + line[None, :] * 64
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [key.to(tl.int64)], dtype=tl.int32,
-            is_pure=False, pack=1,
-        )  # fmt: skip
     inside = head < HEADS
     first, cells = row * (HEADS * DIM), head[:, None] * DIM + column[None, :]
     turned = turned_queries(

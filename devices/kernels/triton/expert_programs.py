@@ -20,7 +20,6 @@ from .codes import (
     fp8_round_trip,
     scale_places,
 )
-from .mailbox import collect_sum, post
 
 
 @triton.jit
@@ -202,10 +201,10 @@ def gate_up(
 
 @triton.jit
 def _down_tile(
-    hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr, mixed_ptr,
+    hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr,
     ROUTED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, WORDS: tl.constexpr, POSTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     column = block * WIDTH + tl.arange(0, WIDTH)
     bytes_per_row: tl.constexpr = INNER // 2 if FORMAT == MXFP4 else INNER
@@ -227,26 +226,18 @@ def _down_tile(
         weight_ptr += step
         scales_ptr += scale_unit
     out_ptr += out.to(tl.int64)[None, :] * DIM + column[:, None]
-    if not POSTS:
-        tl.store(out_ptr, sums.to(out_ptr.dtype.element_ty), mask=exists[None, :])
-    elif ROUTED:
-        post(out_ptr, sums, exists[None, :])
-    else:
-        sums += collect_sum(out_ptr + DIM, DIM, exists[None, :], TOP_K)
-        mixed_ptr += place.to(tl.int64)[None, :] * DIM + column[:, None]
-        tl.store(mixed_ptr, sums.to(mixed_ptr.dtype.element_ty), mask=exists[None, :])
+    tl.store(out_ptr, sums.to(out_ptr.dtype.element_ty), mask=exists[None, :])
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def down(
-    hidden_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, out_ptr, mixed_ptr,
+    hidden_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, out_ptr,
     weight_ptr, scales_ptr, shared_ptr, shared_scales_ptr, rows, tiles,
     TOP_K: tl.constexpr, DIM: tl.constexpr, INNER: tl.constexpr, SHARED_INNER: tl.constexpr,
     FORMAT: tl.constexpr, SHARED_FORMAT: tl.constexpr, HEIGHT: tl.constexpr, SHARED_HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, SHARED_WIDTH: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr,
-    WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr, POSTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    WORDS: tl.constexpr, SHARED_WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of all picks and of the shared expert. With `POSTS` the latter's programs add up a row's."""
     blocks: tl.constexpr = DIM // WIDTH
     program = tl.program_id(0)
     tile, block = program // blocks, program % blocks
@@ -260,13 +251,13 @@ def down(
         if (count > 0) & (count <= low):
             _down_tile(
                 hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                mixed_ptr, TOP_K, DIM, INNER, FORMAT, True, low, WIDTH, STEP, WORDS, POSTS, ASSEMBLY,
+                TOP_K, DIM, INNER, FORMAT, True, low, WIDTH, STEP, WORDS, ASSEMBLY,
             )  # fmt: skip
         if low < HEIGHT:  # noqa: SIM102 - decided when compiling
             if count > low:
                 _down_tile(
                     hidden_ptr, order_ptr, first, count, weight_ptr, scales_ptr, expert, block, out_ptr,
-                    mixed_ptr, TOP_K, DIM, INNER, FORMAT, True, HEIGHT, WIDTH, STEP, WORDS, POSTS, ASSEMBLY,
+                    TOP_K, DIM, INNER, FORMAT, True, HEIGHT, WIDTH, STEP, WORDS, ASSEMBLY,
                 )  # fmt: skip
     else:
         shared_blocks: tl.constexpr = DIM // SHARED_WIDTH
@@ -275,8 +266,8 @@ def down(
         hidden_ptr += rows.to(tl.int64) * (TOP_K * INNER)
         _down_tile(
             hidden_ptr, order_ptr, first, rows - first, shared_ptr, shared_scales_ptr, 0 * program,
-            program % shared_blocks, out_ptr, mixed_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False,
-            SHARED_HEIGHT, SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, POSTS, ASSEMBLY,
+            program % shared_blocks, out_ptr, TOP_K, DIM, SHARED_INNER, SHARED_FORMAT, False, SHARED_HEIGHT,
+            SHARED_WIDTH, SHARED_STEP, SHARED_WORDS, ASSEMBLY,
         )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ own at the end of the grid: it reads no order and has all rows. A quantized one 
 `products.MOST_STREAMED` rows is an ordinary product, at which the library is faster (`products.linear`).
 
 Three launches: gate and up projection with the activation, the routing share and the rounding; down
-projection; the sum over a row's experts, always in the order first, second ..., shared. Few rows: two, since
-the shared expert's programs collect what the others post (`mailbox.py`). No sum depends on
+projection; the sum over a row's experts, always in the order first, second ..., shared. No sum depends on
 which other rows there are; how large a step of it is depends on their number (`_shape`).
 """
 
@@ -26,11 +25,7 @@ from ..reference.experts import Experts, Routing
 from . import expert_programs, products
 from .codes import FP8_BLOCK, MXFP4, PLAIN
 from .launching import INTERPRETED, dividing_step, power_of_two
-from .mailbox import mailbox
 from .routing import TiledRouting, sort_picks
-
-MOST_POSTED = 8
-"""Rows up to which the down projection adds up itself."""
 
 
 class _Operand(NamedTuple):
@@ -72,11 +67,7 @@ def mix_experts(
     shared_tiles = triton.cdiv(rows, shape.shared_height) if shared_out is None else 0
     # What experts make of many rows is hundreds of megabytes: it is rounded, as the library's would be.
     partial_dtype = torch.float32 if shared_out is None else x.dtype
-    posts = rows <= MOST_POSTED
-    if posts:
-        partial = mailbox(x.device, "experts", power_of_two(rows * (top_k + 1) * dim))
-    else:
-        partial = torch.empty(rows, top_k + 1, dim, dtype=partial_dtype, device=x.device)
+    partial = torch.empty(rows, top_k + 1, dim, dtype=partial_dtype, device=x.device)
     common = {
         "TOP_K": top_k, "DIM": dim, "INNER": inner, "SHARED_INNER": shared_inner, "HEIGHT": tiles.height,
         "SHARED_HEIGHT": shape.shared_height, "ASSEMBLY": not INTERPRETED, "num_warps": shape.warps,
@@ -93,14 +84,12 @@ def mix_experts(
     )  # fmt: skip
     width, shared_width = _widths(dim, dim, shape.down_width, shape.down_width // shape.shared_parts)
     expert_programs.down[(table * (dim // width) + shared_tiles * (dim // shared_width),)](
-        hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, out, down.payload, down.scales,
+        hidden, tiles.order, tiles.expert, tiles.first, tiles.count, partial, down.payload, down.scales,
         shared_down.payload, shared_down.scales, rows, table, FORMAT=down.format,
-        SHARED_FORMAT=shared_down.format, WIDTH=width, SHARED_WIDTH=shared_width, POSTS=posts,
+        SHARED_FORMAT=shared_down.format, WIDTH=width, SHARED_WIDTH=shared_width,
         num_stages=shape.down_stages,
         **_steps(shape, inner, shared_inner), **common,
     )  # fmt: skip
-    if posts:
-        return out
     columns = min(1024, power_of_two(dim))
     shared, stride = (partial, (top_k + 1) * dim) if shared_out is None else (shared_out, dim)
     expert_programs.combine[(rows, triton.cdiv(dim, columns))](

@@ -12,15 +12,13 @@ same, bit for bit, whatever shares its step.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import triton
 from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
-from .mailbox import mailbox
+from .launching import counters
 from .narrow_streams import open_narrow
 from .wide_streams import finish, open_slabs, open_tile
 
@@ -33,7 +31,9 @@ SLAB_WARPS = 4
 NORM_COLUMNS = 1024
 """Of a row's input, normed by one program."""
 
-FUSED_STAGES, TURNS, FUSED = 5, 2, True
+FUSED_STAGES, TURNS = 5, 2
+"""Of one launch: the weights of all copies are in flight, and what waits for slabs rehearses once."""
+
 FEW_ROWS, MANY_FINISHED = 256, 8
 """Beyond this many rows a finishing program takes several. Each is summed alone: the bits stay the same."""
 
@@ -146,50 +146,30 @@ def _open(
     weight = mix_weight if mix_weight.dim() == 3 else prepare_mix(mix_weight, copies)
     inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), weight]
     ends = (base, scale, norm_weight, normed, mixes)
-    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded}
+    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
     if dim <= NARROW:
         width = triton.next_power_of_2(dim)
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
-            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, EXPANDS=expanding is not None,
-            ITERATIONS=iterations, ROWS=NARROW_ROWS, WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width),
-            num_warps=NARROW_WARPS,
+            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
+            WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
         )  # fmt: skip
         return opened
-    slabs, norms = triton.cdiv(dim, SLAB), triton.cdiv(dim, NORM_COLUMNS)
-    fixed |= {"SLABS": slabs, "num_warps": SLAB_WARPS}
-    slab = {"EXPANDS": expanding is not None, "ROWS": ROWS, "COLUMNS": SLAB}
-    if rows <= ROWS and FUSED:
-        posts = _mailboxes(streams.device, streams.dtype, slabs, padded, norms, dim)
-        open_tile[(slabs + rows * (1 + norms),)](
-            *inputs, *posts, *ends, rows, iterations, TURNS, hc_eps, norm_eps, **fixed, **slab, NORMS=norms,
-            SLABS_PADDED=triton.next_power_of_2(slabs), NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
+    slabs = triton.cdiv(dim, SLAB)
+    sums = (base.new_empty(rows, slabs, padded), base.new_empty(2, rows, slabs), torch.empty_like(normed))
+    slab = {"SLABS": slabs, "ROWS": ROWS, "num_warps": SLAB_WARPS}
+    finishing = {"SLABS_PADDED": triton.next_power_of_2(slabs), "ITERATIONS": iterations}
+    tasks = 1 + triton.cdiv(dim, NORM_COLUMNS)
+    if rows <= ROWS:
+        open_tile[(slabs + rows * tasks,)](
+            *inputs, *sums, *ends, counters("openings", streams.device, 2), rows, TURNS, hc_eps, norm_eps,
+            **fixed, **slab, **finishing, COLUMNS=SLAB, NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
         )  # fmt: skip
         return opened
-    empty = partial(torch.empty, device=streams.device)
-    posts = [
-        empty(rows, slabs, padded, dtype=torch.int32),
-        empty(2, rows, slabs, dtype=torch.int32),
-        empty(rows, dim, dtype=_bits(streams.dtype)),
-    ]
-    open_slabs[(slabs, triton.cdiv(rows, ROWS))](*inputs, *posts, rows, **fixed, **slab)
+    open_slabs[(slabs, triton.cdiv(rows, ROWS))](*inputs, *sums, rows, **fixed, **slab, COLUMNS=SLAB)
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
-    finish[(triton.cdiv(rows, height), 1 + norms)](
-        *posts, *ends, rows, iterations, hc_eps, norm_eps, **fixed, ROWS=height, COLUMNS=NORM_COLUMNS,
-        SLABS_PADDED=triton.next_power_of_2(slabs),
+    del fixed["EXPANDS"]
+    finish[(triton.cdiv(rows, height), tasks)](
+        *sums, *ends, rows, hc_eps, norm_eps, **fixed, **finishing, SLABS=slabs, ROWS=height,
+        COLUMNS=NORM_COLUMNS, num_warps=SLAB_WARPS,
     )  # fmt: skip
     return opened
-
-
-def _bits(dtype: torch.dtype) -> torch.dtype:
-    return torch.int16 if dtype == torch.bfloat16 else torch.int32
-
-
-def _mailboxes(
-    device: torch.device, dtype: torch.dtype, slabs: int, padded: int, norms: int, dim: int
-) -> list[Tensor]:
-    """Of one tile: products, squares, and the input before its norm."""
-    return [
-        mailbox(device, "products", ROWS * slabs * padded),
-        mailbox(device, "squares", (1 + norms) * ROWS * slabs),
-        mailbox(device, "input", ROWS * dim, _bits(dtype)),
-    ]

@@ -108,7 +108,7 @@ def _divide_by_sums(matrix, eps, COPIES: tl.constexpr):
 
 
 @triton.jit
-def balance(mixes_pointer, row, rows, hc_eps, COPIES: tl.constexpr, iterations):
+def balance(mixes_pointer, row, rows, hc_eps, COPIES: tl.constexpr, ITERATIONS: tl.constexpr):
     """Sinkhorn's iterations on the logits that `store_logits` left in `comb`, in place.
 
     A thread holds the whole matrix of its row. A tile of matrices spreads each over several threads, and
@@ -135,7 +135,7 @@ def balance(mixes_pointer, row, rows, hc_eps, COPIES: tl.constexpr, iterations):
         for destination in tl.static_range(COPIES):
             matrix = matrix + (exponents[destination] * inverse + hc_eps,)  # noqa: RUF005
     matrix = _divide_by_sums(matrix, hc_eps, COPIES)
-    for _ in range(iterations - 1):
+    for _ in range(ITERATIONS - 1):
         matrix = _divide_by_sums(matrix, hc_eps, COPIES)
         matrix = _divide_by_sums(matrix, hc_eps, COPIES)
     # After an odd number of transpositions the destination is the first index.

@@ -1,9 +1,9 @@
 """Products with FP8-block weights that stay quantized: a decode step reads each weight once, in one byte.
 
 Few rows: a program owns some weight rows and streams them past all activations. Where a matrix has fewer rows
-than the device has room for programs, its columns are parted as well: programs leave partial sums, and the
-last one adds them up, always in the order of the parts. How columns are parted depends on the matrix alone,
-so a row's sums have the same order whatever the number of rows.
+than the device has room for programs, its columns are parted as well: programs leave partial sums and count
+themselves in, and the last one adds them up, always in the order of the parts. How columns are parted depends
+on the matrix alone, so a row's sums have the same order whatever the number of rows.
 
 Many rows: arithmetic dominates, and the library's product of bfloat16 is as fast as the card. Then expanding
 the weight once, three bytes moved for each of its codes, costs less than any other way to feed the units.
@@ -15,7 +15,6 @@ A grid of groups serves the grouped output projection: each group of columns has
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -27,8 +26,7 @@ from ..quantized import QuantizedWeight, Weight, WeightFormat
 from ..reference import products as twin
 from . import plain_products
 from .codes import dot, expand_e4m3, scale_places
-from .launching import INTERPRETED, dividing_step, power_of_two
-from .mailbox import collect_sum, mailbox, post
+from .launching import INTERPRETED, counters, dividing_step
 
 MOST_STREAMED = 256
 """Rows up to which weights are streamed; beyond, they are expanded and multiplied by the library."""
@@ -40,11 +38,6 @@ _COUNTERS = 1 << 16
 LEAST_COLUMNS = 512
 """Of a part: adding up partial sums takes time, too."""
 
-MOST_POSTED = 8
-"""Rows up to which the last part collects the others (`mailbox.py`). Of more rows, what a mailbox moves
-beyond the sums themselves takes longer than counting in.
-"""
-
 PLAIN_ROWS, PLAIN_COLUMNS, PLAIN_OUT = 64, 2048, 2048
 """Plain bfloat16 weights that are streamed as well: the library parts such columns, too, and adds up in a
 launch of its own. Up to so many rows; at least so many columns; at most so many outputs."""
@@ -54,8 +47,7 @@ launch of its own. Up to so many rows; at least so many columns; at most so many
 def _stream(
     x_ptr, weight_ptr, scales_ptr, partial_ptr, counters_ptr, out_ptr, rows, x_stride, out_stride,
     OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    STEP: tl.constexpr, SCALED: tl.constexpr, WORDS: tl.constexpr, POSTS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    STEP: tl.constexpr, SCALED: tl.constexpr, WORDS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of `x[rows, group * IN :] @ weight[group].T`, at column `group * OUT` of `out`."""
     block, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -88,23 +80,15 @@ def _stream(
         here = (group * tl.num_programs(1) + tile) * (OUT // WIDTH) + block
         lane = tl.arange(0, WIDTH)[:, None] + tl.arange(0, HEIGHT)[None, :] * WIDTH
         partial_ptr += here.to(tl.int64) * (PARTS * WIDTH * HEIGHT) + lane
-        part_ptr = partial_ptr + part * (WIDTH * HEIGHT)
-        if POSTS:
-            if part < PARTS - 1:
-                post(part_ptr, sums, exists[None, :])
-            else:
-                total = collect_sum(partial_ptr, WIDTH * HEIGHT, exists[None, :], PARTS - 1) + sums
-                tl.store(out_ptr, total.to(out_ptr.dtype.element_ty), mask=exists[None, :])
-        else:
-            tl.store(part_ptr, sums)
-            tl.debug_barrier()
-            arrived = tl.atomic_add(counters_ptr + here, 1, sem="acq_rel")
-            if arrived == PARTS - 1:
-                tl.store(counters_ptr + here, 0)
-                total = tl.load(partial_ptr)
-                for other in tl.static_range(1, PARTS):
-                    total += tl.load(partial_ptr + other * (WIDTH * HEIGHT))
-                tl.store(out_ptr, total.to(out_ptr.dtype.element_ty), mask=exists[None, :])
+        tl.store(partial_ptr + part * (WIDTH * HEIGHT), sums)
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counters_ptr + here, 1, sem="acq_rel")
+        if arrived == PARTS - 1:
+            tl.store(counters_ptr + here, 0)
+            total = tl.load(partial_ptr)
+            for other in tl.static_range(1, PARTS):
+                total += tl.load(partial_ptr + other * (WIDTH * HEIGHT))
+            tl.store(out_ptr, total.to(out_ptr.dtype.element_ty), mask=exists[None, :])
 
 
 @triton.jit
@@ -118,11 +102,6 @@ def _expand_weight(
     scales = (row // 32)[:, None] * (IN // 32) + (start // 32 + tl.arange(0, STEP // 32))[None, :]
     weight = expand_e4m3(tl.load(weight_ptr + place), tl.load(scales_ptr + scales), ASSEMBLY)
     tl.store(out_ptr + place, weight.to(out_ptr.dtype.element_ty))
-
-
-@cache
-def _counters(device: torch.device) -> Tensor:
-    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
 def parts(out: int, columns: int, width: int, groups: int) -> int:
@@ -178,20 +157,20 @@ def _multiply(x: Tensor, weight: Weight, groups: int, dtype: torch.dtype) -> Ten
     shape = _shape(height)
     width, tiles = dividing_step(out, shape.width), triton.cdiv(rows, height)
     count = parts(out, columns, width, groups)
-    words, posts = groups * tiles * out * height * count if count > 1 else 1, rows <= MOST_POSTED
-    if posts:
-        partial = mailbox(x_rows_in.device, "products", power_of_two(words))
-    else:
-        partial = torch.empty(words, dtype=torch.float32, device=x_rows_in.device)
+    partial = torch.empty(
+        groups * tiles * out * height * count if count > 1 else 1,
+        dtype=torch.float32,
+        device=x_rows_in.device,
+    )
     step = dividing_step(columns // count, shape.step)
     codes, scales = weight, weight  # a plain one has no scales to look at
     if isinstance(weight, QuantizedWeight):
         codes, scales = weight.payload.view(torch.uint8), weight.scales
     _stream[(out // width * count, tiles, groups)](
-        x_rows_in, codes, scales, partial, _counters(x_rows_in.device), result, rows, x_rows_in.stride(0),
-        result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height, WIDTH=width, STEP=step,
-        SCALED=isinstance(weight, QuantizedWeight), WORDS=step == 128, POSTS=posts, ASSEMBLY=not INTERPRETED,
-        num_warps=shape.warps, num_stages=1 if INTERPRETED else shape.stages,
+        x_rows_in, codes, scales, partial, counters("products", x_rows_in.device, _COUNTERS), result, rows,
+        x_rows_in.stride(0), result.stride(0), OUT=out, IN=columns, PARTS=count, HEIGHT=height,
+        WIDTH=width, STEP=step, SCALED=isinstance(weight, QuantizedWeight), WORDS=step == 128,
+        ASSEMBLY=not INTERPRETED, num_warps=shape.warps, num_stages=1 if INTERPRETED else shape.stages,
     )  # fmt: skip
     return result
 

@@ -4,13 +4,12 @@ Every later kernel needs the whole choice; `routing_programs.py` says how a laun
 writes the activations as the expert products want them: rounded to FP8 where the model is quantized, and with
 even and odd columns parted for 4-bit weights (`codes.expand_e2m1`).
 
-The counters live on the device between calls and are left at zero; calls of one device run on one stream.
+Counters live on the device between calls and are left at zero.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
@@ -20,8 +19,7 @@ from ..quantized import is_mxfp4
 from ..reference.experts import Experts, Routing
 from ..reference.products import wide_linear
 from ..reference.quantization import fp8_round_trip
-from .launching import INTERPRETED, dividing_step, power_of_two
-from .mailbox import mailbox
+from .launching import INTERPRETED, counters, dividing_step, power_of_two
 from .routing_programs import route
 
 MOST_STREAMED = 256
@@ -30,9 +28,14 @@ it always does: its sums then have one order, whatever the number of rows."""
 FEW_PICKS = 64
 """Picks up to which each is compared with each to make the tables."""
 
+TURNS, STAGES = 2, 5
+"""Turns of a program that waits, all but the last rehearsals; steps of the gate product in flight."""
+
+_PARTS = (5, 4)
+"""Of the gate's columns: as many as fill the device and divide them."""
+
 _COLUMNS = 256
 _MOST_EXPERTS = 1 << 12
-TURNS, STAGES, SPLITS = 2, 5, (5, 4)
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,6 @@ class TiledRouting(Routing):
     tiles: Tiles
     inputs: Tensor  # [rows, dim]: rounded where the model is quantized
     parted: Tensor  # [rows, dim]: the same, even columns before odd ones; empty if nobody needs it
-
-
-@cache
-def _counters(device: torch.device) -> Tensor:
-    """Rows of every expert, then rows that have chosen."""
-    return torch.zeros(_MOST_EXPERTS + 1, dtype=torch.int32, device=device)
 
 
 def _tables(device: torch.device, *sizes: int) -> list[Tensor]:
@@ -122,22 +119,17 @@ def route_rows(
         given = rows > MOST_STREAMED and x.dtype != torch.float32
         row_height, width, split, step = (8, count, 1, dim) if given else _gate_shape(rows, count, dim)
         blocks = triton.cdiv(count, width)
+        logits = wide_linear(x, gate) if given else torch.empty(split, rows, count, device=device)
         few = picks <= FEW_PICKS and rows <= height
-        if given:
-            logits = wide_linear(x, gate)
-        else:
-            logits = mailbox(device, "logits", power_of_two(split * rows * count))
-        route[(blocks * split * triton.cdiv(rows, row_height) + rows + int(few and rows > 1),)](
-            x, gate, text_bias, image_bias, image_mask, logits, chosen, shares,
-            mailbox(device, "picks", FEW_PICKS) if few else ranks, inputs, parted, order, tile_expert, first,
-            tile_rows, _counters(device), rows, scaling, table, TURNS, DIM=dim, EXPERTS=count,
-            PADDED=power_of_two(count), TOP_K=top_k, TOP_PADDED=power_of_two(top_k),
-            IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns, TILE=height,
-            PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
+        route[(blocks * split * triton.cdiv(rows, row_height) + rows,)](
+            x, gate, text_bias, image_bias, image_mask, logits, chosen, shares, ranks, inputs, parted, order,
+            tile_expert, first, tile_rows, counters("routing", device, _MOST_EXPERTS + 2), rows, scaling,
+            table, TURNS, DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
+            TOP_PADDED=power_of_two(top_k), IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
+            TILE=height, PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
             HEIGHT=row_height, WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split,
-            SPLIT_PADDED=power_of_two(split), BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)),
-            COUNTS=_MOST_EXPERTS, GIVEN=given, FEW=few, SINGLE=rows == 1, ASSEMBLY=not INTERPRETED,
-            num_warps=4, num_stages=1 if INTERPRETED else STAGES,
+            BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given,
+            FEW=few, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else STAGES,
         )  # fmt: skip
     return TiledRouting(chosen, shares, Tiles(order, tile_expert, first, tile_rows, height), inputs, parted)
 
@@ -148,7 +140,7 @@ def _gate_shape(rows: int, experts: int, dim: int) -> tuple[int, int, int, int]:
     Few rows: enough programs to pull the gate's weights from many places at once. Many rows: tall ones, which
     read them less often. Parts are the same for both: they are the order of a sum.
     """
-    split = next((n for n in SPLITS if experts > 64 and dim % (256 * n) == 0), 1)
+    split = next((n for n in _PARTS if experts > 64 and dim % (256 * n) == 0), 1)
     return (16, 32, split, 128) if rows > 64 else (8, 16, split, 256)
 
 

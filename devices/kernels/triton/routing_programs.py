@@ -1,12 +1,12 @@
 """Programs of a routing: gate products, then the choice of each row, then the tables of who goes where.
 
 One launch passes from work that is spread over the device to work that is not. Its first programs multiply
-and post their parts of the scores; those behind them, one a row, collect them and choose; the last makes
-the tables (`mailbox.py`). A few picks are compared each with each. Many are counted: then the last row to
-have chosen makes the tables, and picks of one expert take their places in its list in the order in which
-they arrive. That varies, but nobody can see it: a place decides in which lane of a product a row is
-computed, and all lanes compute alike. (A stable sort in one program took longer than everything else
-together.)
+and count themselves in; those behind them, one a row, wait for all of them, choose, and count themselves in;
+the last of these makes the tables. A card starts programs in the order of their numbers, so who is waited for
+runs or has run. Who is last varies, what it computes does not, with one exception that nobody can see: beyond
+few picks, those of one expert take their places in its list in the order in which they arrive. A place
+decides in which lane of a product a row is computed, and all lanes compute alike. (A stable sort in one
+program took longer than everything else together.)
 
 Rejected: letting the last program of a tile of rows choose for all of them. A tile of rows makes long code of
 each reduction across the experts, and in a step code comes from memory each time: eight rows took 20 us where
@@ -20,7 +20,6 @@ import triton.language as tl
 
 from .codes import dot
 from .codes import fp8_round_trip as fp8_round_trip_in_registers
-from .mailbox import collect, post
 
 _LOWEST = tl.constexpr(-(1 << 31))
 
@@ -61,20 +60,12 @@ def _prepare(
 
 
 @triton.jit
-def _logits(
-    logits_ptr, row, rows, EXPERTS: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
-    SPLIT_PADDED: tl.constexpr, GIVEN: tl.constexpr,
-):  # fmt: skip
-    """Of one row: the parts of the product, added up always in the same order."""
-    expert = tl.arange(0, PADDED)
-    mask = (expert < EXPERTS) & (row < rows)
-    if GIVEN:
-        logits = tl.load(logits_ptr + row.to(tl.int64) * EXPERTS + expert, mask=mask, other=0.0)
-    else:
-        part = tl.arange(0, SPLIT_PADDED)[:, None]
-        place = (part * rows + row).to(tl.int64) * EXPERTS + expert[None, :]
-        bits = collect(logits_ptr + place, mask[None, :] & (part < SPLIT))
-        logits = tl.sum(bits.to(tl.float32, bitcast=True), axis=0)
+def _logits(logits_ptr, expert, row, rows, mask, EXPERTS: tl.constexpr, SPLIT: tl.constexpr):
+    """Of one row and some experts: the parts of the product, in their order."""
+    place = row.to(tl.int64) * EXPERTS + expert
+    logits = tl.load(logits_ptr + place, mask=mask, other=0.0)
+    for part in tl.static_range(1, SPLIT):
+        logits += tl.load(logits_ptr + part * rows * EXPERTS + place, mask=mask, other=0.0)
     return logits
 
 
@@ -82,22 +73,20 @@ def _logits(
 def _choose(
     logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, row, rows, scaling,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_PADDED: tl.constexpr,
-    IMAGES: tl.constexpr, SPLIT: tl.constexpr, SPLIT_PADDED: tl.constexpr, GIVEN: tl.constexpr,
+    IMAGES: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Choose for one row; returns the experts, `[TOP_PADDED]`, zeros behind them. Ties go to the lower one.
+    """Choose for one row; returns the experts, `[TOP_PADDED]`. Ties go to the lower one.
 
     Scores are compared as integers of the same order: those are what a warp reduces in one instruction.
     """
     expert = tl.arange(0, PADDED)
     real = expert < EXPERTS
     exists = row < rows
+    scores = _sqrt_softplus(_logits(logits_ptr, expert, row, rows, real & exists, EXPERTS, SPLIT))
     bias_ptr = text_bias_ptr
     if IMAGES and tl.load(image_ptr + row, mask=exists, other=0) != 0:
         bias_ptr = image_bias_ptr
-    bias = tl.load(bias_ptr + expert, mask=real, other=0.0)
-    logits = _logits(logits_ptr, row, rows, EXPERTS, PADDED, SPLIT, SPLIT_PADDED, GIVEN)
-    scores = _sqrt_softplus(logits)
-    bits = (scores + bias).to(tl.int32, bitcast=True)
+    bits = (scores + tl.load(bias_ptr + expert, mask=real, other=0.0)).to(tl.int32, bitcast=True)
     ranked = tl.where(real, bits ^ ((bits >> 31) & 0x7FFFFFFF), _LOWEST)
     place = tl.arange(0, TOP_PADDED)
     chosen = tl.zeros((TOP_PADDED,), tl.int32)
@@ -106,7 +95,8 @@ def _choose(
         chosen = tl.where(place == k, best, chosen)
         ranked = tl.where(expert == best, _LOWEST, ranked)
     mask = (place < TOP_K) & exists
-    picked = tl.where(place < TOP_K, tl.gather(scores, chosen, 0), 0.0)
+    picked = _sqrt_softplus(_logits(logits_ptr, chosen, row, rows, mask, EXPERTS, SPLIT))
+    picked = tl.where(place < TOP_K, picked, 0.0)
     shares = picked * tl.div_rn(scaling, tl.sum(picked, axis=0) + 1e-20)
     out = row * TOP_K + place
     tl.store(chosen_ptr + out, chosen.to(tl.int64), mask=mask)
@@ -115,13 +105,24 @@ def _choose(
 
 
 @triton.jit
+def _enlist(
+    chosen, ranks_ptr, counts_ptr, row, rows, TOP_K: tl.constexpr, TOP_PADDED: tl.constexpr
+):  # fmt: skip
+    """Take a place in the list of each expert that a row has chosen."""
+    place = tl.arange(0, TOP_PADDED)
+    mask = (place < TOP_K) & (row < rows)
+    rank = tl.atomic_add(counts_ptr + chosen, 1, mask=mask)
+    tl.store(ranks_ptr + row * TOP_K + place, rank, mask=mask)
+
+
+@triton.jit
 def _tabulate_few(
-    expert, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table, PICKS: tl.constexpr
+    chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table, PICKS: tl.constexpr
 ):  # fmt: skip
     """The tables of picks that are so few that each is compared with each: an expert's fit one tile."""
     pick = tl.arange(0, PICKS)
     real = pick < picks
-    expert = tl.where(real, expert, 1 << 30)
+    expert = tl.load(chosen_ptr + pick, mask=real, other=1 << 30).to(tl.int32)
     lower = (expert[:, None] < expert[None, :]).to(tl.int32)
     same = (expert[:, None] == expert[None, :]).to(tl.int32)
     earlier = same * (pick[:, None] < pick[None, :]).to(tl.int32)
@@ -135,13 +136,6 @@ def _tabulate_few(
     tl.store(count_ptr + tile, count, mask=leads)
     empty = tl.sum(leads.to(tl.int32), axis=0) + pick
     tl.store(count_ptr + empty, tl.zeros((PICKS,), tl.int32), mask=empty < table)
-
-
-@triton.jit
-def _enlist(chosen, ranks_ptr, counts_ptr, mask):
-    """Take a place in the list of each chosen expert."""
-    tl.store(ranks_ptr, tl.atomic_add(counts_ptr + chosen, 1, mask=mask), mask=mask)
-    tl.debug_barrier()
 
 
 @triton.jit
@@ -203,28 +197,28 @@ def _score(
         product_ptr += STEP
     mask = (row < rows)[None, :] & (expert < EXPERTS)[:, None]
     place = (part * rows + row)[None, :] * EXPERTS + expert[:, None]
-    post(logits_ptr + place, logits, mask)
+    tl.store(logits_ptr + place, logits, mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows", "table", "turns"])
 def route(
-    x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, logits_ptr, chosen_ptr, shares_ptr, picks_ptr,
+    x_ptr, gate_ptr, text_bias_ptr, image_bias_ptr, image_ptr, logits_ptr, chosen_ptr, shares_ptr, ranks_ptr,
     inputs_ptr, parted_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, counters_ptr, rows, scaling, table,
     turns, DIM: tl.constexpr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr,
     TOP_PADDED: tl.constexpr, IMAGES: tl.constexpr, ROUND: tl.constexpr, PART: tl.constexpr,
     PICKS: tl.constexpr, TILE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr,
-    SPLIT: tl.constexpr, SPLIT_PADDED: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
-    COUNTS: tl.constexpr, GIVEN: tl.constexpr, FEW: tl.constexpr, SINGLE: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, COUNTS: tl.constexpr,
+    GIVEN: tl.constexpr, FEW: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: blocks and parts of the product for every tile of rows, then rows, then the tables of few picks.
+    """Grid: blocks and parts of the product for every tile of rows, then rows.
 
-    Counters: rows of every expert, rows that have chosen; all are left at zero. All turns but the last are
-    rehearsals (a number at run time: a compiler that sees two of them makes two copies of the code).
+    Counters: rows of every expert, products done, rows chosen. All are left at zero. All turns but the last
+    are rehearsals (a number at run time: a compiler that sees two of them makes two copies of the code).
     """
     parts: tl.constexpr = BLOCKS * SPLIT
-    products = parts * ((rows + HEIGHT - 1) // HEIGHT)
+    products = tl.num_programs(0) - rows
     number = tl.program_id(0)
+    products_ptr, chosen_rows_ptr = counters_ptr + COUNTS, counters_ptr + COUNTS + 1
     if number < products:
         within = number % parts
         row = number // parts * HEIGHT + tl.arange(0, HEIGHT)
@@ -233,37 +227,37 @@ def route(
                 x_ptr, gate_ptr, logits_ptr, within // SPLIT, within % SPLIT, row, rows, DIM, EXPERTS, HEIGHT,
                 WIDTH, STEP, SPLIT, ASSEMBLY,
             )  # fmt: skip
+            tl.debug_barrier()
+            tl.atomic_add(products_ptr, 1, sem="release")
         if ROUND or PART:
             _prepare(x_ptr, inputs_ptr, parted_ptr, row, rows, within, parts, DIM, ROUND, PART, COLUMNS)
     else:
-        pick, place = tl.arange(0, PICKS), tl.arange(0, TOP_PADDED)
         for turn in range(turns):
-            last = turn == turns - 1
-            row, picks = tl.where(last, number - products, rows), tl.where(last, rows * TOP_K, 0)
-            if number - products < rows:
-                chosen = _choose(
-                    logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, row, rows,
-                    scaling, EXPERTS, PADDED, TOP_K, TOP_PADDED, IMAGES, SPLIT, SPLIT_PADDED, GIVEN,
-                )  # fmt: skip
-                mask = (place < TOP_K) & (row < rows)
-                if SINGLE:
+            row, picks, tiles, done = rows, 0, 0, rows
+            if turn == turns - 1:
+                row, picks, tiles = number - products, rows * TOP_K, table
+                if not GIVEN:
+                    while tl.atomic_add(products_ptr, 0, sem="acquire") < products:
+                        pass
+            chosen = _choose(
+                logits_ptr, text_bias_ptr, image_bias_ptr, image_ptr, chosen_ptr, shares_ptr, row, rows,
+                scaling, EXPERTS, PADDED, TOP_K, TOP_PADDED, IMAGES, SPLIT,
+            )  # fmt: skip
+            if not FEW:
+                _enlist(chosen, ranks_ptr, counters_ptr, row, rows, TOP_K, TOP_PADDED)
+            tl.debug_barrier()
+            if picks > 0:
+                done = tl.atomic_add(chosen_rows_ptr, 1, sem="acq_rel") + 1
+            if done == rows:
+                if FEW:
                     _tabulate_few(
-                        chosen, order_ptr, expert_ptr, first_ptr, count_ptr, picks, tl.where(last, table, 0),
-                        TOP_PADDED,
+                        chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, tiles, PICKS
+                    )
+                elif picks > 0:
+                    _tabulate(
+                        chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
+                        picks, tiles, EXPERTS, PADDED, TILE, PICKS,
                     )  # fmt: skip
-                elif FEW:
-                    post(picks_ptr + row * TOP_K + place, chosen, mask)
-                else:
-                    _enlist(chosen, picks_ptr + row * TOP_K + place, counters_ptr, mask)
-                    if last:  # noqa: SIM102 - kernels evaluate both sides of an `and`
-                        if tl.atomic_add(counters_ptr + COUNTS, 1, sem="acq_rel") == rows - 1:
-                            tl.store(counters_ptr + COUNTS, 0)
-                            _tabulate(
-                                chosen_ptr, picks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr,
-                                count_ptr, picks, table, EXPERTS, PADDED, TILE, PICKS,
-                            )  # fmt: skip
-            elif FEW:
-                _tabulate_few(
-                    collect(picks_ptr + pick, pick < picks), order_ptr, expert_ptr, first_ptr, count_ptr,
-                    picks, tl.where(last, table, 0), PICKS,
-                )  # fmt: skip
+                if picks > 0:
+                    tl.store(products_ptr, 0)
+                    tl.store(chosen_rows_ptr, 0)

@@ -2,10 +2,11 @@
 
 A slab is some columns of all streams of a tile of rows: its program writes the new streams and, while they
 are in registers, multiplies and contracts them. What runs across the width (norm, coefficients) is left to
-programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit. Few
-rows: these programs are the last of the same launch and wait for the parts (`mailbox.py`). Many rows: they
-are a launch of their own, since waiting programs would take the place of working ones. Both ways are made of
-the same code, so a row's bits do not tell which it went.
+programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit and
+nobody sees who was first. Few rows: these programs are the last of the same launch and wait for the others.
+A card starts programs in the order of their numbers, so the awaited ones run or have run, on a card of any
+size. Many rows: they are a launch of their own, since waiting programs would take the place of working ones.
+Both ways are made of the same parts, so a row's bits do not tell which it went.
 
 Rejected for few rows: letting the last slab finish. It would do one after the other what others do at once,
 for each row of the tile, and fetch its code and weights only then. Programs that wait have time: they
@@ -17,7 +18,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mailbox import collect_two, post
 from .mixing import add_product, balance, store_logits
 
 
@@ -73,11 +73,11 @@ def _work_slab(
     streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
     partial_pointer, squares_pointer, read_pointer, slab, first, rows, DIM: tl.constexpr,
     COPIES: tl.constexpr, PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORMS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A slab's part of all sums, and of the input before its norm, as `post` leaves them.
+    """A slab's part of all sums, and of the input before its norm.
 
-    Products `[rows, SLABS, PADDED]`; squares `[1 + NORMS, rows, SLABS]`: of the streams, then of that input.
+    Products `[rows, SLABS, PADDED]`; squares `[2, rows, SLABS]`, of the streams and of that input.
     """
     row = first + tl.arange(0, ROWS)
     column = slab * COLUMNS + tl.arange(0, COLUMNS)
@@ -87,75 +87,59 @@ def _work_slab(
     )  # fmt: skip
     here, number = row < rows, row.to(tl.int64)
     part = number * SLABS + slab
-    post(partial_pointer + part[:, None] * PADDED + tl.arange(0, PADDED)[None, :], raw, here[:, None])
-    post(squares_pointer + part, squares, here)
-    place = number[:, None] * DIM + column[None, :]
-    post(read_pointer + place, read, here[:, None] & (column < DIM)[None, :])
     wide = read.to(tl.float32)
-    squares = tl.sum(wide * wide, axis=1)
-    for task in tl.static_range(NORMS):
-        post(squares_pointer + (1 + task) * rows.to(tl.int64) * SLABS + part, squares, here)
-
-
-@triton.jit
-def _received(pointer, mask, others_pointer, others_mask, WAITS: tl.constexpr):
-    """What was posted: in this launch, or in an earlier one."""
-    if WAITS:
-        bits, others = collect_two(pointer, mask, others_pointer, others_mask)
-    else:
-        bits = tl.load(pointer, mask=mask, other=0)
-        others = tl.load(others_pointer, mask=others_mask, other=0)
-    return bits, others.to(tl.float32, bitcast=True)
+    tl.store(
+        partial_pointer + part[:, None] * PADDED + tl.arange(0, PADDED)[None, :], raw, mask=here[:, None]
+    )
+    tl.store(squares_pointer + part, squares, mask=here)
+    tl.store(squares_pointer + rows * SLABS + part, tl.sum(wide * wide, axis=1), mask=here)
+    place = number[:, None] * DIM + column[None, :]
+    tl.store(read_pointer + place, read, mask=here[:, None] & (column < DIM)[None, :])
 
 
 @triton.jit
 def _finish_rows(
     partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, first, task, rows, iterations, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WAITS: tl.constexpr,
+    mixes_pointer, first, task, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Task 0 of some rows: their coefficients; task `n`: the n-th COLUMNS of their normed input.
 
     A row is summed after the other, then the Sinkhorn iterations of all are done at once.
     """
     slab = tl.arange(0, SLABS_PADDED)
-    narrow: tl.constexpr = normed_pointer.dtype.element_ty
     if task == 0:
         for one in range(ROWS):
             number = (first + one).to(tl.int64)
             part = number * SLABS + slab
             place = part[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
             given = (number < rows) & (slab < SLABS)
-            parts, squares = _received(
-                partial_pointer + place, given[:, None], squares_pointer + part, given, WAITS
-            )
-            raw = tl.sum(parts.to(tl.float32, bitcast=True), axis=0)
-            mean = tl.sum(squares, axis=0) / (COPIES * DIM)
-            inverse_rms = tl.rsqrt(mean + norm_eps) + tl.zeros((1,), tl.float32)
+            raw = tl.sum(tl.load(partial_pointer + place, mask=given[:, None], other=0.0), axis=0)
+            squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+            inverse_rms = tl.rsqrt(squares / (COPIES * DIM) + norm_eps) + tl.zeros((1,), tl.float32)
             store_logits(
                 raw[:, None], inverse_rms, number + tl.zeros((1,), tl.int64), rows, base_pointer,
                 scale_pointer, mixes_pointer, hc_eps, COPIES, PADDED,
             )  # fmt: skip
         tl.debug_barrier()  # what follows reads what other threads of this program have written
-        balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, iterations)
+        balance(mixes_pointer, first + tl.arange(0, ROWS), rows, hc_eps, COPIES, ITERATIONS)
     else:
         column = (task - 1) * COLUMNS + tl.arange(0, COLUMNS)
         norm = tl.load(norm_pointer + column, mask=column < DIM, other=0.0).to(tl.float32)
-        list_of_squares = 1
-        if WAITS:
-            list_of_squares = task
         for one in range(ROWS):
             number = (first + one).to(tl.int64)
-            part = (list_of_squares * rows + number) * SLABS + slab
+            part = (rows + number) * SLABS + slab
             given = (number < rows) & (slab < SLABS)
             inside = (number < rows) & (column < DIM)
-            read, squares = _received(
-                read_pointer + number * DIM + column, inside, squares_pointer + part, given, WAITS
+            wide = tl.load(read_pointer + number * DIM + column, mask=inside, other=0.0).to(tl.float32)
+            squares = tl.sum(tl.load(squares_pointer + part, mask=given, other=0.0), axis=0)
+            normed = wide * tl.rsqrt(squares / DIM + norm_eps) * norm
+            tl.store(
+                normed_pointer + number * DIM + column,
+                normed.to(normed_pointer.dtype.element_ty),
+                mask=inside,
             )
-            wide = read.to(narrow, bitcast=True).to(tl.float32)
-            normed = wide * tl.rsqrt(tl.sum(squares, axis=0) / DIM + norm_eps) * norm
-            tl.store(normed_pointer + number * DIM + column, normed.to(narrow), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -169,52 +153,61 @@ def open_slabs(
     _work_slab(
         streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
         partial_pointer, squares_pointer, read_pointer, tl.program_id(0), tl.program_id(1) * ROWS, rows,
-        DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS, 1,
+        DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "iterations"])
+@triton.jit(do_not_specialize=["rows"])
 def finish(
     partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, rows, iterations, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ROWS: tl.constexpr,
+    mixes_pointer, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr,
+    SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The second launch. Grid: tiles of rows, tasks."""
     _finish_rows(
         partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
-        normed_pointer, mixes_pointer, tl.program_id(0) * ROWS, tl.program_id(1), rows, iterations, hc_eps,
-        norm_eps, DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ROWS, COLUMNS, False,
+        normed_pointer, mixes_pointer, tl.program_id(0) * ROWS, tl.program_id(1), rows, hc_eps, norm_eps,
+        DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, ROWS, COLUMNS,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "iterations", "turns"])
+@triton.jit(do_not_specialize=["rows", "turns"])
 def open_tile(
     streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
     partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, rows, iterations, turns, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORMS: tl.constexpr, NORM_COLUMNS: tl.constexpr,
+    mixes_pointer, counters_pointer, rows, turns, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
+    EXPANDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORM_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows in one launch. Grid: slabs, then the tasks of every row.
 
-    All turns but the last are rehearsals (at run time: a compiler that sees two of them makes two copies of
-    the code).
+    Counters: slabs done, and finished tasks; both are left at zero. All turns but the last are rehearsals (at
+    run time: a compiler that sees two of them makes two copies of the code).
     """
     number = tl.program_id(0)
     if number < SLABS:
         _work_slab(
             streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer,
             weight_pointer, partial_pointer, squares_pointer, read_pointer, number, 0, rows,
-            DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS, NORMS,
+            DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
         )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_add(counters_pointer, 1, sem="release")
     else:
         row, task = (number - SLABS) % rows, (number - SLABS) // rows
         for turn in range(turns):
-            last = turn == turns - 1
+            first = rows
+            if turn == turns - 1:
+                first = row
+                while tl.atomic_add(counters_pointer, 0, sem="acquire") < SLABS:
+                    pass
             _finish_rows(
                 partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
-                normed_pointer, mixes_pointer, tl.where(last, row, rows), task, rows,
-                tl.where(last, iterations, 1), hc_eps, norm_eps, DIM, COPIES, PADDED, SLABS, SLABS_PADDED,
-                1, NORM_COLUMNS, True,
+                normed_pointer, mixes_pointer, first, task, rows, hc_eps, norm_eps,
+                DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, 1, NORM_COLUMNS,
             )  # fmt: skip
+        left = tl.num_programs(0) - SLABS - 1
+        if tl.atomic_add(counters_pointer + 1, 1) == left:
+            tl.store(counters_pointer, 0)
+            tl.store(counters_pointer + 1, 0)
