@@ -126,8 +126,9 @@ def route_rows(
             tile_expert, first, tile_rows, counters("routing", device, _MOST_EXPERTS + 2), rows, scaling,
             table, TURNS, DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
             TOP_PADDED=power_of_two(top_k), IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
-            TILE=height, PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
-            HEIGHT=row_height, WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split,
+            TILE=height, HEIGHT=row_height,
+            PICKS=power_of_two(picks) if few else min(4096 if given else 1024, power_of_two(picks)),
+            WIDTH=width, STEP=dividing_step(dim // split, step), SPLIT=split,
             BLOCKS=blocks, COLUMNS=min(_COLUMNS, power_of_two(dim)), COUNTS=_MOST_EXPERTS, GIVEN=given,
             FEW=few, ASSEMBLY=not INTERPRETED, num_warps=4, num_stages=1 if INTERPRETED else STAGES,
         )  # fmt: skip
