@@ -166,7 +166,7 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
             step()
         torch.cuda.synchronize()
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
+        with torch.cuda.graph(captured, stream=stream):
             step()
         replay = captured.replay
     replay()

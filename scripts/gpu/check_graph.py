@@ -135,7 +135,7 @@ def check(model: Model, sequences: int, rows_each: int, kernels: int) -> dict[st
                 step(model, inputs, caches, rows_each)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             captured = step(model, inputs, caches, rows_each)
         equal = True
         for seed in range(5):

@@ -37,10 +37,11 @@ def test_a_capture_makes_no_counters(device: torch.device, monkeypatch: pytest.M
     on_stream(monkeypatch, 7, capturing=True)
     with pytest.raises(RuntimeError, match="some: captured before it has run once"):
         launching.counters("some", device, 3)
-    on_stream(monkeypatch, 0)
-    first = launching.counters("some", device, 3)
+    on_stream(monkeypatch, 3)
+    newest = launching.counters("some", device, 3)
+    launching.counters("others", device, 3)
     on_stream(monkeypatch, 7, capturing=True)
-    assert launching.counters("some", device, 3) is first
+    assert launching.counters("some", device, 3) is newest
 
 
 def test_the_stream_is_the_one_launched_on(device: torch.device) -> None:

@@ -28,8 +28,8 @@ def counters(name: str, device: torch.device, count: int) -> Tensor:
     """int32 zeros that the programs of a kernel count themselves in with, and leave at zero.
 
     Launches of one stream follow each other; those of two would count each other in. So every stream of a
-    device has its own. A graph captured on a stream of which nothing was launched before takes those of the
-    default stream: what is allocated in a capture is zero only when that very graph has run.
+    device has its own. A graph captured on another stream than its kernels ran on before takes the newest: what
+    is allocated in a capture is zero only when that very graph has run.
 
     Raises `RuntimeError` for a captured launch that has not run before.
     """
@@ -38,10 +38,10 @@ def counters(name: str, device: torch.device, count: int) -> Tensor:
     if found is not None:
         return found
     if _capturing(device):
-        found = _COUNTERS.get((name, device, 0))
-        if found is None:
+        others = [kept for key, kept in _COUNTERS.items() if key[:2] == (name, device)]
+        if not others:
             raise RuntimeError(f"{name}: captured before it has run once, so its counters are not there")
-        return found
+        return others[-1]
     made = torch.zeros(count, dtype=torch.int32, device=device)
     _COUNTERS[name, device, stream] = made
     return made
