@@ -28,8 +28,8 @@ def counters(name: str, device: torch.device, count: int) -> Tensor:
     """int32 zeros that the programs of a kernel count themselves in with, and leave at zero.
 
     Launches of one stream follow each other; those of two would count each other in. So every stream of a
-    device has its own. A graph captured on another stream than its kernels ran on before takes the newest: what
-    is allocated in a capture is zero only when that very graph has run.
+    device has its own. A graph captured on another stream than its kernels ran on before takes the newest:
+    what is allocated in a capture is zero only when that very graph has run.
 
     Raises `RuntimeError` for a captured launch that has not run before.
     """
