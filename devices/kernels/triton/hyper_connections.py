@@ -31,6 +31,9 @@ SLAB_WARPS = 4
 NORM_COLUMNS = 1024
 """Of a row's input, normed by one program."""
 
+FUSED_ROWS = 16
+"""Up to so many rows, of one tile, a launch does it all: its last programs wait for the others."""
+
 FUSED_STAGES, TURNS = 5, 2
 """Of one launch: the weights of all copies are in flight, and what waits for slabs rehearses once."""
 
@@ -159,7 +162,7 @@ def _open(
     slab = {"SLABS": slabs, "ROWS": ROWS, "num_warps": SLAB_WARPS}
     finishing = {"SLABS_PADDED": triton.next_power_of_2(slabs), "ITERATIONS": iterations}
     tasks = 1 + triton.cdiv(dim, NORM_COLUMNS)
-    if rows <= ROWS:
+    if rows <= FUSED_ROWS:
         open_tile[(slabs + rows * tasks,)](
             *inputs, *sums, *ends, counters("openings", streams.device, 2), rows, TURNS, hc_eps, norm_eps,
             **fixed, **slab, **finishing, COLUMNS=SLAB, NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
