@@ -16,7 +16,6 @@ from .comparing import assert_close, assert_rows_independent, widened
 pytest.importorskip("triton")
 
 from stepahead.devices.kernels.triton import hyper_connections as kernels
-from stepahead.devices.kernels.triton import launching
 from stepahead.devices.kernels.triton import streams as simple_kernels
 
 COEFFICIENTS = {"iterations": 5, "hc_eps": 1e-6, "norm_eps": 1e-20}
@@ -116,15 +115,6 @@ def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype, device: torch.d
 
     assert_rows_independent(operation, inputs.expanding, row=16)
     assert_rows_independent(operation, [rows[:7] for rows in inputs.expanding], row=3)
-
-
-def test_counters_are_left_at_zero(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "NARROW", 0)
-    inputs = Inputs(3, 4, 70, torch.float32, device)
-    first = run(inputs, True)
-    assert not launching.counters("openings", device, 0).any()
-    for again, expected in zip(run(inputs, True), first, strict=True):
-        assert torch.equal(again, expected)
 
 
 @pytest.mark.usefixtures("widths")

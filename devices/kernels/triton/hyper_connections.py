@@ -1,4 +1,4 @@
-"""Hyper-connections in one launch a sublayer, or two where many rows are wide (model_spec 2.2).
+"""Hyper-connections in one launch a sublayer, or two where a row is wide (model_spec 2.2).
 
 Between two sublayers lie: mixing the first one's output into the streams (`expand`), the products of the new
 streams with the mix weights, sigmoids and Sinkhorn iterations, the contraction to the second one's input and
@@ -18,9 +18,8 @@ from torch import Tensor
 
 from ..reference import hyper_connections as reference
 from ..reference.hyper_connections import SumMatrices
-from .launching import counters
 from .narrow_streams import open_narrow
-from .wide_streams import finish, open_slabs, open_tile
+from .wide_streams import finish, open_slabs
 
 ROWS, SLAB = 16, 64
 """A tile where rows are split: the fewest rows that matrix units take, and columns of each stream."""
@@ -30,12 +29,6 @@ SLAB_WARPS = 4
 
 NORM_COLUMNS = 1024
 """Of a row's input, normed by one program."""
-
-FUSED_ROWS = 16
-"""Up to so many rows, of one tile, a launch does it all: its last programs wait for the others."""
-
-FUSED_STAGES, TURNS = 5, 2
-"""Of one launch: the weights of all copies are in flight, and what waits for slabs rehearses once."""
 
 FEW_ROWS, MANY_FINISHED = 256, 8
 """Beyond this many rows a finishing program takes several. Each is summed alone: the bits stay the same."""
@@ -149,30 +142,24 @@ def _open(
     weight = mix_weight if mix_weight.dim() == 3 else prepare_mix(mix_weight, copies)
     inputs = [x.contiguous() for x in (streams, *old[:3])] + [old[3], carried_pre.contiguous(), weight]
     ends = (base, scale, norm_weight, normed, mixes)
-    fixed = {"DIM": dim, "COPIES": copies, "PADDED": padded, "EXPANDS": expanding is not None}
+    expands, fixed = expanding is not None, {"DIM": dim, "COPIES": copies, "PADDED": padded}
     if dim <= NARROW:
         width = triton.next_power_of_2(dim)
         open_narrow[(triton.cdiv(rows, NARROW_ROWS),)](
-            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, ITERATIONS=iterations, ROWS=NARROW_ROWS,
-            WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
+            *inputs, *ends, rows, hc_eps, norm_eps, **fixed, EXPANDS=expands, ITERATIONS=iterations,
+            ROWS=NARROW_ROWS, WIDTH=width, COLUMNS=min(NARROW_COLUMNS, width), num_warps=NARROW_WARPS,
         )  # fmt: skip
         return opened
     slabs = triton.cdiv(dim, SLAB)
     sums = (base.new_empty(rows, slabs, padded), base.new_empty(2, rows, slabs), torch.empty_like(normed))
-    slab = {"SLABS": slabs, "ROWS": ROWS, "num_warps": SLAB_WARPS}
-    finishing = {"SLABS_PADDED": triton.next_power_of_2(slabs), "ITERATIONS": iterations}
-    tasks = 1 + triton.cdiv(dim, NORM_COLUMNS)
-    if rows <= FUSED_ROWS:
-        open_tile[(slabs + rows * tasks,)](
-            *inputs, *sums, *ends, counters("openings", streams.device, 2), rows, TURNS, hc_eps, norm_eps,
-            **fixed, **slab, **finishing, COLUMNS=SLAB, NORM_COLUMNS=NORM_COLUMNS, num_stages=FUSED_STAGES,
-        )  # fmt: skip
-        return opened
-    open_slabs[(slabs, triton.cdiv(rows, ROWS))](*inputs, *sums, rows, **fixed, **slab, COLUMNS=SLAB)
+    open_slabs[(slabs, triton.cdiv(rows, ROWS))](
+        *inputs, *sums, rows, **fixed, EXPANDS=expands, SLABS=slabs, ROWS=ROWS, COLUMNS=SLAB,
+        num_warps=SLAB_WARPS,
+    )  # fmt: skip
     height = 1 if rows <= FEW_ROWS else MANY_FINISHED
-    del fixed["EXPANDS"]
-    finish[(triton.cdiv(rows, height), tasks)](
-        *sums, *ends, rows, hc_eps, norm_eps, **fixed, **finishing, SLABS=slabs, ROWS=height,
-        COLUMNS=NORM_COLUMNS, num_warps=SLAB_WARPS,
+    finish[(triton.cdiv(rows, height), 1 + triton.cdiv(dim, NORM_COLUMNS))](
+        *sums, *ends, rows, hc_eps, norm_eps, **fixed, SLABS=slabs,
+        SLABS_PADDED=triton.next_power_of_2(slabs), ITERATIONS=iterations, ROWS=height, COLUMNS=NORM_COLUMNS,
+        num_warps=SLAB_WARPS,
     )  # fmt: skip
     return opened

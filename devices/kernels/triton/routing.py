@@ -123,7 +123,7 @@ def route_rows(
         few = picks <= FEW_PICKS and rows <= height
         route[(blocks * split * triton.cdiv(rows, row_height) + rows,)](
             x, gate, text_bias, image_bias, image_mask, logits, chosen, shares, ranks, inputs, parted, order,
-            tile_expert, first, tile_rows, counters("routing", device, _MOST_EXPERTS + 2), rows, scaling,
+            tile_expert, first, tile_rows, counters("routing", device, _MOST_EXPERTS + 3), rows, scaling,
             table, TURNS, DIM=dim, EXPERTS=count, PADDED=power_of_two(count), TOP_K=top_k,
             TOP_PADDED=power_of_two(top_k), IMAGES=image_mask is not None, ROUND=quantized, PART=part_columns,
             TILE=height, HEIGHT=row_height,

@@ -1,12 +1,12 @@
 """Programs of a routing: gate products, then the choice of each row, then the tables of who goes where.
 
-One launch passes from work that is spread over the device to work that is not. Its first programs multiply
-and count themselves in; those behind them, one a row, wait for all of them, choose, and count themselves in;
-the last of these makes the tables. A card starts programs in the order of their numbers, so who is waited for
-runs or has run. Who is last varies, what it computes does not, with one exception that nobody can see: beyond
-few picks, those of one expert take their places in its list in the order in which they arrive. A place
-decides in which lane of a product a row is computed, and all lanes compute alike. (A stable sort in one
-program took longer than everything else together.)
+One launch passes from work that is spread over the device to work that is not. The programs that start first
+multiply and count themselves in; those that start after them, one a row, wait for all of them, choose, and
+count themselves in; the last of these makes the tables. Programs draw their numbers when they start, so who
+is waited for runs or has run, in whatever order a card starts them. Who is last varies, what it computes does
+not, with one exception that nobody can see: beyond few picks, those of one expert take their places in its
+list in the order in which they arrive. A place decides in which lane of a product a row is computed, and all
+lanes compute alike. (A stable sort in one program took longer than everything else together.)
 
 Rejected: letting the last program of a tile of rows choose for all of them. A tile of rows makes long code of
 each reduction across the experts, and in a step code comes from memory each time: eight rows took 20 us where
@@ -210,15 +210,20 @@ def route(
     SPLIT: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, COUNTS: tl.constexpr,
     GIVEN: tl.constexpr, FEW: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: blocks and parts of the product for every tile of rows, then rows.
+    """Programs: blocks and parts of the product for every tile of rows, then rows.
 
-    Counters: rows of every expert, products done, rows chosen. All are left at zero. All turns but the last
-    are rehearsals (a number at run time: a compiler that sees two of them makes two copies of the code).
+    Counters: rows of every expert, products done, rows chosen, numbers drawn. All are left at zero. All turns
+    but the last are rehearsals (a number at run time: a compiler that sees two of them makes two copies of
+    the code). With the product GIVEN nobody waits, and nobody draws.
     """
     parts: tl.constexpr = BLOCKS * SPLIT
     products = tl.num_programs(0) - rows
-    number = tl.program_id(0)
     products_ptr, chosen_rows_ptr = counters_ptr + COUNTS, counters_ptr + COUNTS + 1
+    drawn_ptr = counters_ptr + COUNTS + 2
+    if GIVEN:  # noqa: SIM108  (a choice of the compiler's)
+        number = tl.program_id(0)
+    else:
+        number = tl.atomic_add(drawn_ptr, 1, sem="relaxed")
     if number < products:
         within = number % parts
         row = number // parts * HEIGHT + tl.arange(0, HEIGHT)
@@ -261,3 +266,4 @@ def route(
                 if picks > 0:
                     tl.store(products_ptr, 0)
                     tl.store(chosen_rows_ptr, 0)
+                    tl.store(drawn_ptr, 0)  # by all: whoever is last has waited for everybody

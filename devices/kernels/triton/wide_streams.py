@@ -1,16 +1,13 @@
 """Opening a sublayer where a row is wide: programs take slabs of columns, and others finish their sums.
 
 A slab is some columns of all streams of a tile of rows: its program writes the new streams and, while they
-are in registers, multiplies and contracts them. What runs across the width (norm, coefficients) is left to
-programs that add up the parts of all slabs, always in their order, so repeated runs agree bit for bit and
-nobody sees who was first. Few rows: these programs are the last of the same launch and wait for the others.
-A card starts programs in the order of their numbers, so the awaited ones run or have run, on a card of any
-size. Many rows: they are a launch of their own, since waiting programs would take the place of working ones.
-Both ways are made of the same parts, so a row's bits do not tell which it went.
+are in registers, multiplies and contracts them. What runs across the width (norm, coefficients) is left to a
+second launch that adds up the parts of all slabs, always in their order, so that repeated runs agree bit for
+bit; several programs share a row there.
 
-Rejected for few rows: letting the last slab finish. It would do one after the other what others do at once,
-for each row of the tile, and fetch its code and weights only then. Programs that wait have time: they
-rehearse with a row that does not exist, which brings code, base, scale and norm weights near.
+Rejected: one launch for few rows, whose last programs wait for the others and rehearse meanwhile. On an H200
+it took what the two take (8.2 us in a step of one row), since waiting costs what a launch does. And letting
+the last slab finish: it would do one after the other what others do at once.
 """
 
 from __future__ import annotations
@@ -68,18 +65,19 @@ def _mix_slab(
     return raw, tl.sum(squares, axis=1), read.to(streams_pointer.dtype.element_ty)
 
 
-@triton.jit
-def _work_slab(
+@triton.jit(do_not_specialize=["rows"])
+def open_slabs(
     streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
-    partial_pointer, squares_pointer, read_pointer, slab, first, rows, DIM: tl.constexpr,
-    COPIES: tl.constexpr, PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    partial_pointer, squares_pointer, read_pointer, rows, DIM: tl.constexpr, COPIES: tl.constexpr,
+    PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A slab's part of all sums, and of the input before its norm.
+    """The first launch: a slab's part of all sums, and of the input before its norm. Grid: slabs, tiles.
 
     Products `[rows, SLABS, PADDED]`; squares `[2, rows, SLABS]`, of the streams and of that input.
     """
-    row = first + tl.arange(0, ROWS)
+    slab = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = slab * COLUMNS + tl.arange(0, COLUMNS)
     raw, squares, read = _mix_slab(
         streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
@@ -97,17 +95,18 @@ def _work_slab(
     tl.store(read_pointer + place, read, mask=here[:, None] & (column < DIM)[None, :])
 
 
-@triton.jit
-def _finish_rows(
+@triton.jit(do_not_specialize=["rows"])
+def finish(
     partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, first, task, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    mixes_pointer, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr,
+    SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Task 0 of some rows: their coefficients; task `n`: the n-th COLUMNS of their normed input.
+    """The second launch. Grid: tiles of rows; tasks: 0 makes coefficients, n the n-th COLUMNS of the input.
 
     A row is summed after the other, then the Sinkhorn iterations of all are done at once.
     """
+    first, task = tl.program_id(0) * ROWS, tl.program_id(1)
     slab = tl.arange(0, SLABS_PADDED)
     if task == 0:
         for one in range(ROWS):
@@ -140,74 +139,3 @@ def _finish_rows(
                 normed.to(normed_pointer.dtype.element_ty),
                 mask=inside,
             )
-
-
-@triton.jit(do_not_specialize=["rows"])
-def open_slabs(
-    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
-    partial_pointer, squares_pointer, read_pointer, rows, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, EXPANDS: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The first of two launches. Grid: slabs, tiles of rows."""
-    _work_slab(
-        streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
-        partial_pointer, squares_pointer, read_pointer, tl.program_id(0), tl.program_id(1) * ROWS, rows,
-        DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows"])
-def finish(
-    partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, rows, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr, PADDED: tl.constexpr,
-    SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The second launch. Grid: tiles of rows, tasks."""
-    _finish_rows(
-        partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
-        normed_pointer, mixes_pointer, tl.program_id(0) * ROWS, tl.program_id(1), rows, hc_eps, norm_eps,
-        DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, ROWS, COLUMNS,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows", "turns"])
-def open_tile(
-    streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer, weight_pointer,
-    partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer, normed_pointer,
-    mixes_pointer, counters_pointer, rows, turns, hc_eps, norm_eps, DIM: tl.constexpr, COPIES: tl.constexpr,
-    PADDED: tl.constexpr, SLABS: tl.constexpr, SLABS_PADDED: tl.constexpr, ITERATIONS: tl.constexpr,
-    EXPANDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORM_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows in one launch. Grid: slabs, then the tasks of every row.
-
-    Counters: slabs done, and finished tasks; both are left at zero. All turns but the last are rehearsals (at
-    run time: a compiler that sees two of them makes two copies of the code).
-    """
-    number = tl.program_id(0)
-    if number < SLABS:
-        _work_slab(
-            streams_pointer, output_pointer, post_pointer, comb_pointer, new_pointer, pre_pointer,
-            weight_pointer, partial_pointer, squares_pointer, read_pointer, number, 0, rows,
-            DIM, COPIES, PADDED, SLABS, EXPANDS, ROWS, COLUMNS,
-        )  # fmt: skip
-        tl.debug_barrier()
-        tl.atomic_add(counters_pointer, 1, sem="release")
-    else:
-        row, task = (number - SLABS) % rows, (number - SLABS) // rows
-        for turn in range(turns):
-            first = rows
-            if turn == turns - 1:
-                first = row
-                while tl.atomic_add(counters_pointer, 0, sem="acquire") < SLABS:
-                    pass
-            _finish_rows(
-                partial_pointer, squares_pointer, read_pointer, base_pointer, scale_pointer, norm_pointer,
-                normed_pointer, mixes_pointer, first, task, rows, hc_eps, norm_eps,
-                DIM, COPIES, PADDED, SLABS, SLABS_PADDED, ITERATIONS, 1, NORM_COLUMNS,
-            )  # fmt: skip
-        left = tl.num_programs(0) - SLABS - 1
-        if tl.atomic_add(counters_pointer + 1, 1) == left:
-            tl.store(counters_pointer, 0)
-            tl.store(counters_pointer + 1, 0)
