@@ -44,17 +44,20 @@ Accepted = StreamOpened | StepCommitted | SequencesAdmitted | SequencesClosed | 
 RUNNING, STOP, FAILED = int(codes.RUNNING), int(codes.STOP), int(codes.FAILED)
 """Plain integers: comparing with a numpy scalar costs as much as the rest of a row's bookkeeping."""
 
-AT_ONCE, AT_ONCE_BEHIND = 64, 512
+AT_ONCE, MOST_AT_ONCE = 64, 512
 """Rows, of one step or of several served together (which takes less than as many single ones), before others
-run: 512 streams must delay neither the next launch nor the loop. The larger number is for far behind."""
+run: 512 streams must delay neither the next launch nor the loop. The larger number is for a long backlog."""
 
 TURNS = 16
 """Turns of the loop for which streams give way at a time: more than lie between the end of a step and the
 next launches, and an end even where callers submit without a pause."""
 
-FAR_BEHIND = 3 * MOST
-"""Steps served together at most; and waiting messages besides, from which streams give way to nobody: that
-slows down planning, which waits for nobody here, before the backlog grows."""
+BACKLOG = 4
+"""Waiting messages for which streams take one share more, and give way that much less. So a busy host divides
+its time, and planning, which waits for nobody here, is slowed down before the backlog grows without end."""
+
+TOGETHER = 3 * MOST
+"""Steps served together at most."""
 
 
 class Output(Actor[Accepted]):
@@ -154,7 +157,7 @@ class Output(Actor[Accepted]):
         """
         later: list[StepCommit] = []
         while (
-            len(later) + 1 < FAR_BEHIND
+            len(later) + 1 < TOGETHER
             and isinstance(self.mailbox.next, StepCommitted)
             and self.mailbox.next.commit.layout.slots is commit.layout.slots
         ):
@@ -179,21 +182,21 @@ class Output(Actor[Accepted]):
         newest = commits[-1].step
         first, count = 0, len(steps[0].keys)
         while first < count:
-            behind = len(self.mailbox) >= FAR_BEHIND
-            end = min(first + (AT_ONCE_BEHIND if behind else AT_ONCE) // (1 + len(steps)), count)
+            shares = 1 + len(self.mailbox) // BACKLOG
+            end = min(first + min(AT_ONCE * shares, MOST_AT_ONCE) // (1 + len(steps)), count)
             self._serve(steps, first, end, now)
             first = end
             if first < count:
                 self.trace.span("output.detokenize", began, newest)
-                await self._let_others_run(behind)
+                await self._let_others_run(TURNS // shares)
                 began = self.trace.clock()
         self.trace.span("output.detokenize", began, newest)
 
-    async def _let_others_run(self, behind: bool) -> None:
-        """Readers first; then everybody through whose hands the device's next step goes."""
+    async def _let_others_run(self, most: int) -> None:
+        """Readers first; then, for so many turns, those through whose hands the next step goes."""
         await asyncio.sleep(0)
         turns = 0
-        while not behind and turns < TURNS and self._device_waits():
+        while turns < most and self._device_waits():
             turns += 1
             await asyncio.sleep(0)
         if turns:

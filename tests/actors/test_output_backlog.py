@@ -12,7 +12,7 @@ import pytest
 from stepahead import SamplingParams
 from stepahead.actors.delta_channel import DeltaChannel
 from stepahead.actors.messages import RequestCancelled, StepCommitted, StreamOpened
-from stepahead.actors.output import FAR_BEHIND, TURNS, Output
+from stepahead.actors.output import TOGETHER, TURNS, Output
 from stepahead.devices.clock import run_virtual
 from stepahead.engine.model.runner import BatchLayout
 from stepahead.engine.sampling.commit import RUNNING, STOP, StepCommit
@@ -146,10 +146,10 @@ def test_a_long_backlog_is_served_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
         await serve(output, commits)
 
     monkeypatch.setattr(Output, "_committed", counted)
-    rows, most = layout(), 3 * FAR_BEHIND - 1
+    rows, most = layout(), 3 * TOGETHER - 1
     seen, _, steps = served(*(commit(step, rows, (step, step)) for step in range(most)))
     assert steps == most
-    assert together == [FAR_BEHIND, FAR_BEHIND, FAR_BEHIND - 1]
+    assert together == [TOGETHER, TOGETHER, TOGETHER - 1]
     assert [token for delta in seen[0] for token in delta] == list(range(most))
 
 
