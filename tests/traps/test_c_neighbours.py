@@ -336,7 +336,7 @@ def test_c9_the_policy_abort_closes_a_stream_that_nobody_reads() -> None:
             stream = engine.stream(prompt_of(20), SamplingParams(max_tokens=400, ignore_eos=True))
             await anext(stream)
             await settle(engine)
-            with pytest.raises(SlowReaderError, match="5[0-9] unread tokens"):
+            with pytest.raises(SlowReaderError, match=r"5[0-9] unread tokens"):
                 [delta async for delta in stream]
             assert engine.stats().failed == 1
 
