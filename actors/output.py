@@ -85,10 +85,10 @@ class Output(Actor[Accepted]):
         self._totals = OutputTotals()  # of the sequences that ended, and what was not a sequence's
 
     def connect(
-        self, scheduler: Address[RequestCancelled], device_waits: Callable[[], bool] = lambda: False
+        self, scheduler: Address[RequestCancelled], next_step_waits: Callable[[], bool] = lambda: False
     ) -> None:
-        """`device_waits`: whether somebody has a message who works for the device's next step."""
-        self._to_scheduler, self._device_waits = scheduler, device_waits
+        """`next_step_waits`: whether somebody has a message through whose hands the next step goes."""
+        self._to_scheduler, self._next_step_waits = scheduler, next_step_waits
 
     @property
     def totals(self) -> OutputTotals:
@@ -196,7 +196,7 @@ class Output(Actor[Accepted]):
         """Readers first; then, for so many turns, those through whose hands the next step goes."""
         await asyncio.sleep(0)
         turns = 0
-        while turns < most and self._device_waits():
+        while turns < most and self._next_step_waits():
             turns += 1
             await asyncio.sleep(0)
         if turns:

@@ -16,6 +16,7 @@ the one reached are settled in the order in which they were recorded.
 from __future__ import annotations
 
 import heapq
+import itertools
 import queue
 import threading
 import time
@@ -74,20 +75,23 @@ class Watcher:
         return ticket
 
     def _look(self, loop: AbstractEventLoop) -> None:
-        """Once a turn of the loop, as long as turns take their time."""
-        for watched in sorted(self._pending.values(), key=_age):
-            if not watched.mark.reached:
-                break
-            self._reached(watched.serial)
-            watched.ticket.settle(watched.mark.error)
-        now, before = time.perf_counter_ns(), self._looked_ns
-        self._looked_for = [watched for watched in self._looked_for if not watched.ticket.settled]
-        self._looked_ns = now
-        if self._looked_for and now - before > QUIET_NS:
+        """Once a turn of the loop, as long as turns take their time.
+
+        Who is told may raise, or ask for another mark: everything else is in order before.
+        """
+        oldest_first = sorted(self._pending.values(), key=_age)
+        ended = list(itertools.takewhile(lambda watched: watched.mark.reached, oldest_first))
+        before, self._looked_ns = self._looked_ns, time.perf_counter_ns()
+        left = (watched for watched in self._looked_for if not watched.ticket.settled)
+        self._looked_for = [watched for watched in left if watched not in ended]
+        if self._looked_for and self._looked_ns - before > QUIET_NS:
             loop.call_soon(self._look, loop)
         else:
             self._looking = False
             self._hand_over()
+        for watched in ended:
+            self._reached(watched.serial)
+            watched.ticket.settle(watched.mark.error)
 
     def _hand_over(self) -> None:
         for watched in self._looked_for:

@@ -77,10 +77,10 @@ class Wiring:
         self.scheduler.connect(self.cache_manager.mailbox, device_worker, sampler, output)
         self.sampler.connect(device_worker, scheduler)
         self.device_worker.connect(sampler)
-        self.output.connect(scheduler, self._device_waits)
+        self.output.connect(scheduler, self._next_step_waits)
 
-    def _device_waits(self) -> bool:
-        """Whether anybody through whose hands the device's next step goes has a message to handle."""
+    def _next_step_waits(self) -> bool:
+        """Whether anybody through whose hands the next step goes has a message; it is looked for, too."""
         return self.device_worker.look() or any(
             (
                 len(self.sampler.mailbox),

@@ -5,9 +5,9 @@ long as a card takes for the step. Where the host is the longer part, text may b
 device may not: several steps served together wake each reader once. How many is found by trying: one more
 whenever the device waited, one less after a long time in which it did not.
 
-Rejected: holding a step back only when the device waited for it. The steps after it find the host in time
-again, and the device waits for every other one. And no holding back at all where steps are long (`LATEST`):
-there the host has time, a wait is an accident, and readers would see text stutter.
+Where steps are long nothing is held back: there the host has time, a wait is an accident, and readers would
+see their text stutter. Rejected: holding a step back only when the device waited for it. The steps after it
+find the host in time again, and the device waits for every other one.
 
 Invariant: between 1 and `MOST` steps, and no text waits for others longer than `LATEST`.
 """

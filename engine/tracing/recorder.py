@@ -137,7 +137,7 @@ def _copied(records: deque[Record]) -> list[Record]:
 
 
 class SilentRecorder(Recorder):
-    """Tracing switched off: the actors' calls remain and do nothing, but for the clock, which decides too."""
+    """Tracing switched off: the calls remain and do nothing. The clock goes on: steps are timed by it."""
 
     __slots__ = ()
 

@@ -178,12 +178,12 @@ def test_streams_give_way_to_whoever_works_for_the_device(
         output = Output(None, draft_tokens=0, slow_reader="coalesce", unread_tokens=100, capacity=100)
         left = [waiting]
 
-        def device_waits() -> bool:
+        def next_step_waits() -> bool:
             turns.append("asked")
             left[0] -= 1
             return left[0] >= 0
 
-        output.connect(Inbox(), device_waits)
+        output.connect(Inbox(), next_step_waits)
         channels = [DeltaChannel(1) for _ in KEYS]
         for key, channel in zip(KEYS, channels, strict=True):
             output.mailbox.post(StreamOpened(requests=(request(key),), channel=channel))

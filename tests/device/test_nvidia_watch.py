@@ -139,6 +139,44 @@ async def test_a_new_mark_from_a_callback_is_looked_for_once_a_turn(
     assert watched.settled == [0, 1]
 
 
+async def test_a_callback_that_raises_stops_no_looking(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia_watch, "QUIET_NS", 0)
+    raised: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: raised.append(str(context["exception"])))
+
+    def fail(error: BaseException | None) -> None:
+        raise ValueError("scripted")
+
+    watched.watch(0).on_settled(fail)
+    watched.events[0].flag.set()
+    watched.events[1].flag.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    watched.watch(1)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    loop.set_exception_handler(None)
+    assert raised == ["scripted"]
+    assert watched.settled == [0, 1]
+
+
+async def test_what_was_settled_elsewhere_is_looked_for_no_more(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia_watch, "QUIET_NS", 0)
+    ticket = watched.watch(0)
+    watched.events[0].flag.set()
+    assert ticket.look()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not watched.watcher._looking
+    assert watched.watcher._looked_for == []
+    assert watched.settled == [0]
+
+
 async def test_closing_settles_what_nobody_was_told_of(watched: Watched) -> None:
     tickets = [watched.watch(serial) for serial in range(2)]
     watched.events[0].flag.set()
