@@ -188,7 +188,7 @@ def _time(step: Callable[[], object], *, graph: bool) -> Timed:
 _PARTS = {
     "experts": ("gate_up", "down", "combine", "route", "activate"),
     "linear": ("_stream", "_expand_weight"),
-    "attention": ("attend", "sparse_attn", "turn", "_join", "latents", "_store"),
+    "attention": ("attend", "sparse_attn", "turn", "join_tiles", "latents", "_store"),
     "indexer": ("score", "select", "visible", "index_step"),
     "streams": ("open_", "finish", "_expand", "_close", "_embed"),
 }
