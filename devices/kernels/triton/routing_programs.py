@@ -178,6 +178,21 @@ def _tabulate(
 
 
 @triton.jit
+def _make_tables(
+    chosen_ptr, ranks_ptr, counts_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
+    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, PICKS: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Who goes where. A rehearsal has no picks, and may not count."""
+    if FEW:
+        _tabulate_few(chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table, PICKS)
+    elif picks > 0:
+        _tabulate(
+            chosen_ptr, ranks_ptr, counts_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, table,
+            EXPERTS, PADDED, TILE, PICKS,
+        )  # fmt: skip
+
+
+@triton.jit
 def _score(
     x_ptr, gate_ptr, logits_ptr, block, part, row, rows, DIM: tl.constexpr, EXPERTS: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr,
@@ -220,10 +235,7 @@ def route(
     products = tl.num_programs(0) - rows
     products_ptr, chosen_rows_ptr = counters_ptr + COUNTS, counters_ptr + COUNTS + 1
     drawn_ptr = counters_ptr + COUNTS + 2
-    if GIVEN:  # noqa: SIM108  (a choice of the compiler's)
-        number = tl.program_id(0)
-    else:
-        number = tl.atomic_add(drawn_ptr, 1, sem="relaxed")
+    number = tl.program_id(0) if GIVEN else tl.atomic_add(drawn_ptr, 1, sem="relaxed")
     if number < products:
         within = number % parts
         row = number // parts * HEIGHT + tl.arange(0, HEIGHT)
@@ -254,15 +266,10 @@ def route(
             if picks > 0:
                 done = tl.atomic_add(chosen_rows_ptr, 1, sem="acq_rel") + 1
             if done == rows:
-                if FEW:
-                    _tabulate_few(
-                        chosen_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks, tiles, PICKS
-                    )
-                elif picks > 0:
-                    _tabulate(
-                        chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr,
-                        picks, tiles, EXPERTS, PADDED, TILE, PICKS,
-                    )  # fmt: skip
+                _make_tables(
+                    chosen_ptr, ranks_ptr, counters_ptr, order_ptr, expert_ptr, first_ptr, count_ptr, picks,
+                    tiles, EXPERTS, PADDED, TILE, PICKS, FEW,
+                )  # fmt: skip
                 if picks > 0:
                     tl.store(products_ptr, 0)
                     tl.store(chosen_rows_ptr, 0)
