@@ -28,6 +28,7 @@ from .attention_few import attend_few
 from .attention_halves import attend_halves
 from .attention_parts import (
     LOWEST,
+    chosen_tiles,
     final_factor,
     first_places,
     over_tiles,
@@ -66,9 +67,7 @@ def _attend(
     )  # fmt: skip
     if ENTRIES > 0:
         places = entry_places_pointer + row * ENTRIES
-        number = tl.arange(0, ENTRIES_PADDED)
-        chosen = tl.load(places + number, mask=number < ENTRIES, other=-1) >= 0
-        tiles = (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
+        tiles = chosen_tiles(places, ENTRIES, ENTRIES_PADDED, TILE)
         value, top, total = over_tiles(
             value, top, total, query, entry_pointer, first_places(places, ENTRIES, TILE), places, tiles,
             ENTRIES, scale, DIM, TILE, ROUND, ASSEMBLY,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attention_parts import LOWEST, final_factor, turn_back
+from .attention_parts import LOWEST, chosen_tiles, final_factor, turn_back, weigh
 from .codes import wide_dot
 
 
@@ -37,12 +37,7 @@ def _over_tiles(
         other_keys = tl.load(cells + other[None, :], mask=seen[:, None], other=0.0)
         scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
         scores = wide_dot(other_query, tl.trans(other_keys), scores, ASSEMBLY)
-        scores = tl.where(seen[None, :], scores * scale, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        fade = tl.exp(top - new_top)
-        weights = tl.exp(scores - new_top[:, None])
-        total = total * fade + tl.sum(weights, axis=1)
-        value = value * fade[:, None]
+        value, top, total, weights = weigh(scores, seen, scale, value, top, total)
         if ROUND:
             value = wide_dot(weights.to(keys.dtype), keys, value, ASSEMBLY)
         else:
@@ -50,7 +45,6 @@ def _over_tiles(
             upper = (weights.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
             value = wide_dot(upper.to(keys.dtype), keys, value, ASSEMBLY)
             value = wide_dot((weights - upper).to(keys.dtype), keys, value, ASSEMBLY)
-        top = new_top
         place = next_place
     return value, top, total
 
@@ -83,9 +77,7 @@ def attend_halves(
     )  # fmt: skip
     if ENTRIES > 0:
         places = entry_places_pointer + row * ENTRIES
-        number = tl.arange(0, ENTRIES_PADDED)
-        chosen = tl.load(places + number, mask=number < ENTRIES, other=-1) >= 0
-        tiles = (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
+        tiles = chosen_tiles(places, ENTRIES, ENTRIES_PADDED, TILE)
         value, top, total = _over_tiles(
             value, top, total, query, other_query, entry_pointer, places, tiles, own, other, scale,
             ENTRIES, DIM, TILE, ROUND, ASSEMBLY,

@@ -54,6 +54,25 @@ def first_places(places_pointer, keys_there, TILE: tl.constexpr):
 
 
 @triton.jit
+def chosen_tiles(places_pointer, ENTRIES: tl.constexpr, ENTRIES_PADDED: tl.constexpr, TILE: tl.constexpr):
+    """How many tiles the chosen entries of a row fill: they come first in its list."""
+    number = tl.arange(0, ENTRIES_PADDED)
+    chosen = tl.load(places_pointer + number, mask=number < ENTRIES, other=-1) >= 0
+    return (tl.sum(chosen.to(tl.int32), axis=0) + TILE - 1) // TILE
+
+
+@triton.jit
+def weigh(scores, seen, scale, value, top, total):
+    """Take a tile's scores into a running softmax: value faded, maximum, total; and weights of the keys."""
+    scores = tl.where(seen[None, :], scores * scale, -float("inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    fade = tl.exp(top - new_top)
+    weights = tl.exp(scores - new_top[:, None])
+    total = total * fade + tl.sum(weights, axis=1)
+    return value * fade[:, None], new_top, total, weights
+
+
+@triton.jit
 def over_tiles(
     value, top, total, query, pool_pointer, place, places_pointer, tiles, keys_there, scale,
     DIM: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, ASSEMBLY: tl.constexpr,
@@ -70,18 +89,12 @@ def over_tiles(
         cells = pool_pointer + place.to(tl.int64)[:, None] * DIM + column[None, :]
         keys = tl.load(cells, mask=seen[:, None], other=0.0)
         scores = wide_dot(query, tl.trans(keys), tl.zeros([query.shape[0], TILE], tl.float32), ASSEMBLY)
-        scores = tl.where(seen[None, :], scores * scale, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        fade = tl.exp(top - new_top)
-        weights = tl.exp(scores - new_top[:, None])
-        total = total * fade + tl.sum(weights, axis=1)
-        value = value * fade[:, None]
+        value, top, total, weights = weigh(scores, seen, scale, value, top, total)
         rounded = weights.to(keys.dtype)
         value = wide_dot(rounded, keys, value, ASSEMBLY)
         if not ROUND and keys.dtype != tl.float32:
             rest = (weights - rounded.to(tl.float32)).to(keys.dtype)
             value = wide_dot(rest, keys, value, ASSEMBLY)
-        top = new_top
         place = next_place
     return value, top, total
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..reference import dealing as reference
 from .launching import power_of_two
-from .selecting import as_ordered, threshold_of
+from .selecting import THIRD, TWO_THIRDS, as_ordered, threshold_of
 
 MOST_ITEMS = 8192
 """Drafts that one program ranks."""
@@ -58,7 +58,7 @@ def _deal_lengths(
     separating = tl.where(spare > 0, 0, 0xFFFFFFFF).to(tl.uint32)
     if (spare > 0) & (spare < DEALT * DRAFTS):
         zero = (spare * 0).to(tl.uint32)
-        separating = threshold_of(keys, zero, spare, zero + 0x55555555, zero + 0xAAAAAAAA)
+        separating = threshold_of(keys, zero, spare, zero + THIRD, zero + TWO_THIRDS)
     above = (keys > separating) & inside
     equal = (keys == separating) & inside
     wanted = spare - tl.sum(above.to(tl.int32), axis=0)

@@ -20,6 +20,8 @@ import triton.language as tl
 ENTRIES = tl.constexpr(0)
 BLOCKS = tl.constexpr(1)
 LISTED = tl.constexpr(2)
+THIRD, TWO_THIRDS = tl.constexpr(0x55555555), tl.constexpr(0xAAAAAAAA)
+"""Shares of a range, in units of 2^-32."""
 ALIGNED = tl.constexpr(64)
 """In units of so many ranks parts of a row begin: whole groups and whole loads lie within."""
 
@@ -61,7 +63,7 @@ def threshold_of(ranks, low, count, first_share, second_share):
         met = tl.where(of_second >= count, of_second, of_first)
         low = bottom
         high = tl.where(met == count, bottom, top)
-        first_share, second_share = first_share * 0 + 0x55555555, second_share * 0 + 0xAAAAAAAA
+        first_share, second_share = first_share * 0 + THIRD, second_share * 0 + TWO_THIRDS
     return low
 
 
