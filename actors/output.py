@@ -255,8 +255,7 @@ class Output(Actor[Accepted]):
             verifies[rows.drafted[row]] += 1
         live.output += len(token_ids)
         late = live.channel.write(live.choice, text_of(token_ids), token_ids)
-        if len(steps) > 1:
-            self._totals.coalesced_deltas += len(steps) - 1
+        self._totals.coalesced_deltas += len(steps) - 1
         if late:
             self._coalesced(live, joined=len(token_ids) - steps[0].counts[row])
 

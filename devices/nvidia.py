@@ -1,14 +1,14 @@
-"""A CUDA device: streams that only launch, graphs that replay as one launch, tickets without a poll.
+"""A CUDA device: streams that only launch, graphs that replay as one launch, tickets that nobody waits for.
 
 The host must never wait for the card and the card never for the host. So work runs inside `enqueue` and only
-launches kernels (a guard turns a wait into an error, `nvidia_stream.py`), what the card has to tell comes
-through page-locked memory behind a mark, and a thread asleep in the driver posts marks to the event loop
-(`nvidia_watch.py`). Rejected: a child process as for the CPU device; launches of a captured step take a few
-microseconds, less than one message to a child.
+launches kernels (a guard turns a wait into an error, `nvidia_stream.py`), and what the card has to tell comes
+through page-locked memory behind a mark. A busy event loop looks for the mark, and a thread asleep in the
+driver posts it to a loop that sleeps (`nvidia_watch.py`). Rejected: a child process as for the CPU device;
+launches of a captured step take a few microseconds, less than one message to a child.
 
-A mark is told by a thread, which needs the interpreter's lock for that, and a busy event loop gives the lock
-up only when asked for a switch interval: 5 ms by default, several steps. So an open device asks for a shorter
-one (`SWITCH_SECONDS`), which costs one switch of threads a step; the last to close puts the old one back.
+Threads need the interpreter's lock to tell anything, and a busy event loop gives the lock up only when asked
+for a switch interval: 5 ms by default, several steps. So an open device asks for a shorter one
+(`SWITCH_SECONDS`), which costs one switch of threads a step at most; the last to close puts the old one back.
 
 One device object is one engine's: it owns its streams, one memory pool for all its graphs (they replay one
 after another on one stream, so what one leaves behind another may overwrite), and their end.

@@ -16,7 +16,6 @@ the one reached are settled in the order in which they were recorded.
 from __future__ import annotations
 
 import heapq
-import itertools
 import queue
 import threading
 import time
@@ -75,23 +74,23 @@ class Watcher:
         return ticket
 
     def _look(self, loop: AbstractEventLoop) -> None:
-        """Once a turn of the loop, as long as turns take their time.
-
-        Who is told may raise, or ask for another mark: everything else is in order before.
-        """
-        oldest_first = sorted(self._pending.values(), key=_age)
-        ended = list(itertools.takewhile(lambda watched: watched.mark.reached, oldest_first))
+        """Once a turn of the loop, as long as turns take their time."""
         before, self._looked_ns = self._looked_ns, time.perf_counter_ns()
-        left = (watched for watched in self._looked_for if not watched.ticket.settled)
-        self._looked_for = [watched for watched in left if watched not in ended]
-        if self._looked_for and self._looked_ns - before > QUIET_NS:
-            loop.call_soon(self._look, loop)
-        else:
-            self._looking = False
-            self._hand_over()
-        for watched in ended:
-            self._reached(watched.serial)
-            watched.ticket.settle(watched.mark.error)
+        busy = self._looked_ns - before > QUIET_NS
+        try:
+            for watched in sorted(self._pending.values(), key=_age):
+                if not watched.mark.reached:
+                    break
+                busy = True  # whoever is told has something to do
+                self._reached(watched.serial)
+                watched.ticket.settle(watched.mark.error)
+        finally:  # who is told may raise, or ask for another mark
+            self._looked_for = [watched for watched in self._looked_for if not watched.ticket.settled]
+            if self._looked_for and busy:
+                loop.call_soon(self._look, loop)
+            else:
+                self._looking = False
+                self._hand_over()
 
     def _hand_over(self) -> None:
         for watched in self._looked_for:

@@ -74,7 +74,7 @@ def run(inputs: Inputs, expands: bool) -> tuple[Tensor, ...]:
 
 @pytest.fixture(params=["narrow", "wide"])
 def widths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways, at widths that are quick to interpret. Wide rows: one tile in one launch, more in two."""
+    """Both ways, at widths that are quick to interpret."""
     if request.param == "wide":
         monkeypatch.setattr(kernels, "NARROW", 0)
         monkeypatch.setattr(kernels, "FEW_ROWS", 16)
